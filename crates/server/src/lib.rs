@@ -2,7 +2,7 @@
 //!
 //! **The only place that reads a clock, spawns, logs or exits.** It checks the host, gives each other
 //! room its limits and the time, and passes frames, reads and look-ups between them. The simulator
-//! runs the same [`worker`].
+//! runs the same [`worker`], which is a crate of its own.
 //!
 //! It refuses to serve if anything the settings need is missing: it prints one line with the remedy
 //! and ends ([`failure::EXIT_CODES`]). Bounds: those of the settings ([`settings::Limits`]).
@@ -21,7 +21,6 @@ pub mod doctor;
 pub mod failure;
 mod files;
 pub mod host;
-pub mod limiter;
 pub mod link_watch;
 pub mod log;
 pub mod mailbox;
@@ -46,5 +45,3 @@ pub mod tls;
 pub mod trace;
 pub mod wait;
 pub mod wall_clock;
-pub mod warnings;
-pub mod worker;

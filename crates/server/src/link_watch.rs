@@ -10,7 +10,7 @@ use session::AddressConflict;
 use tracing::{info, warn};
 
 use crate::claim;
-use crate::worker::Worker;
+use worker::Worker;
 
 /// How often the link is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use session::Stray;
 use crate::connections::Question;
 use crate::metrics::listener;
 use crate::report::Pair;
-use crate::tls::Loaded;
+use worker::tls::Loaded;
 
 /// Questions that wait at most: one of each thread that asks.
 pub const QUESTIONS_MAX: usize = listener::THREADS;
@@ -207,7 +207,7 @@ impl Mailbox {
 mod tests {
     use std::time::Duration;
 
-    use super::{Command, Mailbox, QUESTIONS_MAX, mailbox};
+    use super::{Command, Mailbox, QUESTIONS_MAX, STRAYS_MAX, mailbox};
     use crate::connections::tests::question;
     use crate::wait::{Source, wait};
 
@@ -242,5 +242,22 @@ mod tests {
         drop(mailbox);
         assert!(!sender.ask(question()));
         sender.command(Command::Abort);
+    }
+
+    #[test]
+    fn a_stray_that_finds_no_room_in_the_mailbox_is_lost() {
+        let stray = worker::testing::stray();
+        let (sender, mailbox) = mailbox().unwrap();
+        for _ in 0..STRAYS_MAX {
+            assert!(sender.pass(stray.clone()));
+        }
+        assert!(!sender.pass(stray.clone()));
+        // Whoever passed them announces them, once.
+        assert!(!mailbox.take_has_mail());
+        sender.announce();
+        assert!(mailbox.take_has_mail() && mailbox.poll_stray().is_some());
+        assert!(sender.pass(stray.clone()) && !sender.pass(stray.clone()));
+        drop(mailbox);
+        assert!(!sender.pass(stray), "the worker has ended");
     }
 }

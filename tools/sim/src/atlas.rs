@@ -15,12 +15,12 @@ use link::Link;
 use link::sim::{PathConfig, SimConfig as LinkConfig, SimPort};
 use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
-use server::tls::Handshaker;
-use server::worker::Worker;
 use session::{Conductor, Stray};
 use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
+use worker::Worker;
+use worker::tls::Handshaker;
 
 use crate::checked_link::CheckedLink;
 use crate::client::plan::ObjectPlan;

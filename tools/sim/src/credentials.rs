@@ -27,7 +27,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, Error, NamedGroup, ServerConfig, SignatureScheme,
     SupportedCipherSuite,
 };
-use server::tls::Certificates;
+use worker::tls::Certificates;
 
 use crate::rng::Rng;
 
@@ -65,8 +65,8 @@ pub(crate) fn server_config(chain: usize) -> Arc<ServerConfig> {
         cert: vec![identity.cert[0].clone(); chain],
         ..identity.clone()
     };
-    let certificates = Certificates::new(vec![pair]);
-    let mut config = server::tls::server_config(Arc::new(certificates))
+    let certificates = Certificates::new(vec![(pair, String::new())]);
+    let mut config = worker::tls::server_config(Arc::new(certificates))
         .expect("invariant: the product's own configuration");
     let ticketer = TICKETER
         .get_or_init(|| aws_lc_rs::Ticketer::new().expect("invariant: random numbers are at hand"));

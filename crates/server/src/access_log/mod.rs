@@ -29,8 +29,8 @@ use tracing::{info, warn};
 
 use crate::failure::Failure;
 use crate::files;
-use crate::limiter::Limiter;
 use crate::output::{Output, OutputLimits, Target};
+use worker::limiter::Limiter;
 
 /// Text of requests whose replies are under way, bytes: 65,000 lines of common length.
 pub const PENDING_BYTES_MAX: usize = 16 << 20;
@@ -201,7 +201,7 @@ impl Target for OpenLog {
             let shown = self.shown();
             warn!(
                 "access log: {shown} cannot be written ({error}): lines are lost{}",
-                crate::limiter::and_more(before)
+                worker::limiter::and_more(before)
             );
         }
     }

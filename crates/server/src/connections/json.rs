@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 use tcp::Limit;
 
-use super::Row;
+use worker::Row;
 
 /// Bytes of a path that are shown.
 const PATH_BYTES_MAX: usize = 1024;

@@ -11,10 +11,14 @@
 
 mod json;
 
+use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use session::{ListedConnection, PageLimits};
+use diskmap::Disk;
+use link::Link;
+use session::PageLimits;
+use worker::{Page, Worker};
 
 use crate::mailbox::MailSender;
 use crate::trace::Peers;
@@ -97,24 +101,6 @@ fn decode(part: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A connection, and the path of what it is sent.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Row {
-    /// What the session says.
-    pub connection: ListedConnection,
-    /// The path of its object.
-    pub path: Option<String>,
-}
-
-/// A page of the table.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Page {
-    /// Connections, in the order of their places.
-    pub rows: Vec<Row>,
-    /// Where the next page begins; `None`: this was the last.
-    pub next: Option<u32>,
-}
-
 /// A question to the worker.
 #[derive(Debug)]
 pub struct Question {
@@ -128,6 +114,12 @@ pub struct Question {
 }
 
 impl Question {
+    /// The page that a worker has to it.
+    pub fn page_of<L: Link, D: Disk>(&self, worker: &Worker<L, D>, now: clock::Instant) -> Page {
+        let is_wanted = |peer: &SocketAddr| self.peers.is_none_or(|peers| peers.contains(peer));
+        worker.list_connections(now, self.from, self.limits, &is_wanted)
+    }
+
     /// Answers it. Whoever asked may be gone.
     pub fn answer(self, page: Page) {
         let _ = self.reply.try_send(page);

@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use counters::{CounterSet as _, Kind, Meaning};
 use diskmap::nvme::NvmeCounters;
 use link::LinkCounters;
+use worker::tls::HandshakeCounters;
 
 use super::overview::OutputCounters;
 use super::text::family_of;
-use crate::tls::HandshakeCounters;
-use crate::{run, worker};
+use crate::run;
 
 /// The structs, in the order of the page.
 const SETS: [&[Meaning]; 10] = [

@@ -31,7 +31,9 @@ use crate::config::{
 use crate::cores;
 use crate::failure::Failure;
 use crate::privileges::UserName;
-use crate::tls::{CERTIFICATES_MAX, NamedPath, PairPaths};
+use worker::tls::CERTIFICATES_MAX;
+
+use crate::tls::{NamedPath, PairPaths};
 use crate::trace::{Peers, TraceSettings};
 
 pub use link::{LinkChoice, MacSetting};

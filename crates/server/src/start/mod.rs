@@ -52,10 +52,12 @@ use crate::run::{self, Drive, Serving};
 use crate::settings::{ADDRESSES_MAX, Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::supervisor::{Supervisor, WorkerChannels, Workers};
-use crate::tls::{self, Handshaker, PemFiles};
+use worker::tls::{Handshaker, Loaded};
+
+use crate::tls::{self, PemFiles};
 use crate::trace::{PeerTrace, Peers};
 use crate::wall_clock;
-use crate::worker::Worker;
+use worker::Worker;
 
 pub use checks::check;
 pub(crate) use content::refuse_raw;
@@ -98,7 +100,7 @@ struct StartupContext {
     /// The user that serves.
     identity: Identity,
     /// The TLS configuration, and the files it was loaded from.
-    tls: Option<(tls::Loaded, tls::Source)>,
+    tls: Option<(Loaded, tls::Source)>,
     monitoring: MonitoringSetup,
     /// Held to the end.
     locks: Locks,
@@ -159,7 +161,7 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
 fn load_tls(
     settings: &Settings,
     identity: &Identity,
-) -> Result<Option<(tls::Loaded, tls::Source)>, Failure> {
+) -> Result<Option<(Loaded, tls::Source)>, Failure> {
     let Some(https) = &settings.https else {
         return Ok(None);
     };
@@ -186,7 +188,7 @@ fn pem_files(https: &Https, identity: &Identity) -> Result<PemFiles, Failure> {
     })
 }
 
-fn start_loader(source: tls::Source, loaded: &tls::Loaded) -> Result<tls::Loader, Failure> {
+fn start_loader(source: tls::Source, loaded: &Loaded) -> Result<tls::Loader, Failure> {
     tls::Loader::start(source, loaded).map_err(|error| {
         Failure::of_error(
             &error,
@@ -327,7 +329,7 @@ struct Parts<L> {
     store: Store,
     conductor: session::Config,
     other_workers: u8,
-    tls: Option<tls::Loaded>,
+    tls: Option<Loaded>,
     epoch: Epoch,
     outputs: Arc<Outputs>,
     trace_peers: Option<Peers>,
@@ -562,9 +564,7 @@ fn conductor_config<L: Link>(
 /// The library that seals, and what the log says of it: the configured one, or the fastest here.
 /// `None` if there is nothing to seal.
 fn choose_aead_library(settings: &Settings) -> Option<(AeadLibrary, String)> {
-    if settings.https.is_none() {
-        return None;
-    }
+    settings.https.as_ref()?;
     Some(match settings.aead_library {
         Some(library) => (library, format!("{} (configured)", library.name())),
         None => {

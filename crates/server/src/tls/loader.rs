@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 use tracing::error;
+use worker::tls::{Certificates, Loaded};
 
-use super::certificates::Certificates;
-use super::config::{Loaded, Source, warn_of_times};
+use super::source::{Source, warn_of_times};
 
 /// How often the times of the certificates are looked at while serving.
 const TIMES_CHECK_EVERY: Duration = Duration::from_hours(24);

@@ -1,38 +1,21 @@
-//! TLS handshakes: certificates, rustls's configuration, and the table of handshakes.
+//! What handshakes are configured with: certificates and keys from files, read at start and at each SIGHUP.
 //!
-//! rustls does handshakes and derives keys, and nothing else: it gets a client's records one at a
-//! time until the client's Finished, and exports the traffic keys once ([`Handshaker`]). Then the
-//! `record` room seals and opens records, and rustls only derives the next key after a KeyUpdate
-//! (RFC 8446 s7.2).
+//! [`worker::tls`] does the handshakes. It refuses certificates and keys that clients could not use. No `Debug` and
+//! no log line here has a secret. Only `--log-tls-secrets` writes secrets, to the file that SSLKEYLOGFILE names.
 //!
-//! It refuses TLS 1.1 and older, suites that are not AEAD or have no forward secrecy, early data
-//! (a request could be replayed), client certificates and renegotiation. No `Debug` and no log line
-//! here has a secret. Only `--log-tls-secrets` writes secrets, to the file that SSLKEYLOGFILE names.
-//!
-//! This is the one part of the worker that allocates while serving, because rustls does. Bounds:
-//! [`HANDSHAKE_BYTES_MAX`] from each client, [`CERTIFICATES_MAX`] certificates,
-//! [`PEM_BYTES_MAX`] a file, and as many clients as the conductor has connections.
+//! Bounds: [`worker::tls::CERTIFICATES_MAX`] certificates, [`PEM_BYTES_MAX`] a file.
 
-mod certificates;
-mod config;
-mod cost;
 mod files;
-mod handshaker;
-mod handshaking;
 mod loader;
-mod names;
+mod pairs;
 mod pem;
 pub mod reader;
-mod validity;
+mod source;
 
-pub use certificates::{CERTIFICATES_MAX, Certificates, NamedPath, PairPaths};
-pub use config::{Loaded, Source, server_config};
 pub use files::{PEM_BYTES_MAX, PemFiles};
-pub(crate) use handshaker::HandshakeCounters;
-pub use handshaker::Handshaker;
-pub use handshaking::HANDSHAKE_BYTES_MAX;
 pub use loader::Loader;
-pub use validity::{EXPIRY_NOTICE_LIFE_PART, EXPIRY_NOTICE_SECONDS_MAX};
+pub use pairs::{NamedPath, PairPaths};
+pub use source::Source;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -10,8 +10,6 @@
 //! that wait, [`BYTES_MAX`] of file. Records beyond are dropped and counted, and those that come
 //! after a gap say how many are missing.
 
-pub mod qlog;
-
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -23,12 +21,12 @@ use clock::Instant;
 use session::{ConnectionTrace, TraceEnd, TraceEvent};
 use tcp::FourTuple;
 use tracing::{info, warn};
+use worker::qlog::{self, Qlog};
 
 use crate::failure::Failure;
 use crate::files;
 use crate::output::{Output, OutputLimits, Target};
 use crate::own_file::{self, Writes};
-use qlog::Qlog;
 
 /// Bytes of the file at most: some million segments. The first record that would pass it ends the
 /// trace.

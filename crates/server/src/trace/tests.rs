@@ -7,7 +7,9 @@ use clock::Instant;
 use session::{ConnectionTrace as _, TraceEnd, TraceEvent};
 use tcp::{FourTuple, StreamOffset, StreamRange};
 
-use super::{PeerTrace, Peers, TraceFile, qlog};
+use worker::qlog;
+
+use super::{PeerTrace, Peers, TraceFile};
 use crate::output::tests::LONG;
 use crate::output::{Output, OutputLimits, Target};
 

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use clock::Instant;
-use server::trace::qlog::{self, Qlog};
 use session::{ConnectionTrace, TraceEvent};
 use tcp::FourTuple;
+use worker::qlog::{self, Qlog};
 
 use crate::credentials::UNIX_SECONDS;
 

@@ -17,7 +17,7 @@ const TOOLS_FOLDER: &str = "tools";
 
 /// The product's rooms under `crates/`, and which rooms each may depend on: no tool. A room not
 /// named here may not exist.
-pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 13] = [
+pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
     ("clock", &[]),
     ("counters", &[]),
     ("wire", &[]),
@@ -36,10 +36,17 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 13] = [
         ],
     ),
     (
+        "worker",
+        &[
+            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "store",
+            "tcp", "wire",
+        ],
+    ),
+    (
         "server",
         &[
             "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "store",
-            "tcp", "volume", "wire",
+            "tcp", "volume", "wire", "worker",
         ],
     ),
 ];
@@ -75,8 +82,8 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 14] = [
     (
         "sim",
         &[
-            "clock", "diskmap", "http", "link", "memory", "record", "server", "session", "store",
-            "tcp", "wire",
+            "clock", "diskmap", "http", "link", "memory", "record", "session", "store", "tcp",
+            "wire", "worker",
         ],
     ),
     (

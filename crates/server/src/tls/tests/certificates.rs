@@ -5,17 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::version::TLS13;
-use rustls::{ServerConfig, SignatureScheme};
+use rustls::{ClientConnection, ServerConfig, ServerConnection};
 use tempfile::TempDir;
 
-use super::{
-    ECDSA_KEY, NAME, RSA_KEY, TOKEN, certificate_pem, certificate_until, certified, client_of,
-    connect, establish,
-};
+use super::{ECDSA_KEY, NAME, RSA_KEY, certificate_pem, certificate_until, client};
 use crate::settings::{Https, Origin};
-use crate::tls::{Certificates, Handshaker, NamedPath, PEM_BYTES_MAX, PairPaths, PemFiles, Source};
+use crate::tls::pairs::load;
+use crate::tls::{NamedPath, PEM_BYTES_MAX, PairPaths, PemFiles, Source};
 
 /// Of 1024 bits, for tests only.
 const RSA_PSS_KEY: &str = "\
@@ -69,8 +67,7 @@ impl Files {
     }
 
     fn refusal_of(&self, pair: &PairPaths) -> String {
-        let refusal =
-            Certificates::load(std::slice::from_ref(pair), &PemFiles::direct()).unwrap_err();
+        let refusal = load(std::slice::from_ref(pair), &PemFiles::direct()).unwrap_err();
         let directory = format!("{}/", self.0.path().display());
         refusal.to_string().replace(&directory, "")
     }
@@ -109,12 +106,7 @@ fn a_pair_is_read_also_from_one_file_and_with_a_chain() {
         files.pair(&all, &all),
         files.pair(&other, RSA_KEY.serialize_pem()),
     ] {
-        assert_eq!(
-            Certificates::load(&[pair], &PemFiles::direct())
-                .unwrap()
-                .count(),
-            1
-        );
+        assert_eq!(load(&[pair], &PemFiles::direct()).unwrap().count(), 1);
     }
 }
 
@@ -201,8 +193,8 @@ fn each_problem_of_a_key_has_its_remedy() {
 /// How many certificates are sent of a file with that in it.
 fn chain_length(files: &Files, certificate: impl AsRef<[u8]>) -> usize {
     let pair = files.pair(certificate, good_key());
-    let certificates = Certificates::load(&[pair], &PemFiles::direct()).unwrap();
-    certificates.choose(None, &[]).unwrap().certified.cert.len()
+    let certificates = load(&[pair], &PemFiles::direct()).unwrap();
+    certificates.choose(None, &[]).unwrap().cert.len()
 }
 
 #[test]
@@ -220,7 +212,7 @@ fn a_chain_joined_without_line_ends_or_with_byte_order_marks_is_whole() {
     let key = format!("{}\u{feff}{}", own.trim_end(), good_key());
     for key in [format!("\u{feff}{}", good_key()), key] {
         let pair = files.pair(&own, key);
-        assert!(Certificates::load(&[pair], &PemFiles::direct()).is_ok());
+        assert!(load(&[pair], &PemFiles::direct()).is_ok());
     }
 }
 
@@ -278,11 +270,8 @@ fn certificates_under_their_older_labels_are_read() {
         "-----BEGIN TRUSTED CERTIFICATE-----\n{base64}\n-----END TRUSTED CERTIFICATE-----\n"
     );
     let pair = files.pair(trusted, good_key());
-    let certificates = Certificates::load(&[pair], &PemFiles::direct()).unwrap();
-    assert_eq!(
-        certificates.choose(None, &[]).unwrap().certified.cert,
-        [der]
-    );
+    let certificates = load(&[pair], &PemFiles::direct()).unwrap();
+    assert_eq!(certificates.choose(None, &[]).unwrap().cert, [der]);
 }
 
 #[test]
@@ -371,7 +360,7 @@ fn an_incomplete_chain_is_warned_of() {
     let warnings = |chain: &[&String]| -> Vec<String> {
         let chain: Vec<&str> = chain.iter().map(|pem| pem.as_str()).collect();
         let pair = files.pair(chain.concat(), good_key());
-        let certificates = Certificates::load(&[pair], &PemFiles::direct()).unwrap();
+        let certificates = load(&[pair], &PemFiles::direct()).unwrap();
         let directory = format!("{}/", files.0.path().display());
         let warnings = certificates.chain_warnings().into_iter();
         warnings
@@ -432,7 +421,7 @@ fn a_file_has_a_greatest_size() {
     let fill = PEM_BYTES_MAX - certificate.len();
     let largest = certificate + &"\n".repeat(fill);
     let good = files.pair(&largest, good_key());
-    assert!(Certificates::load(&[good], &PemFiles::direct()).is_ok());
+    assert!(load(&[good], &PemFiles::direct()).is_ok());
     let refusal = files.refusal(largest + "\n", good_key());
     assert_eq!(
         refusal,
@@ -458,51 +447,6 @@ fn no_error_message_contains_key_bytes() {
     }
 }
 
-#[test]
-fn the_first_fitting_pair_of_the_name_is_chosen() {
-    const ECDSA: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
-    const RSA: &[SignatureScheme] = &[SignatureScheme::RSA_PSS_SHA256];
-    const BOTH: &[SignatureScheme] = &[
-        SignatureScheme::RSA_PSS_SHA256,
-        SignatureScheme::ECDSA_NISTP256_SHA256,
-    ];
-    let pairs = vec![
-        certified(&["a.example"], &RSA_KEY),
-        certified(&["*.b.example", "c.example"], &ECDSA_KEY),
-        certified(&["a.example"], &ECDSA_KEY),
-    ];
-    let expected: Vec<_> = pairs.iter().map(|pair| pair.cert.clone()).collect();
-    let certificates = Certificates::new(pairs);
-    for (name, schemes, place) in [
-        (Some("a.example"), BOTH, 0),
-        (Some("a.example"), RSA, 0),
-        (Some("a.example"), ECDSA, 2),
-        (Some("A.EXAMPLE"), ECDSA, 2),
-        (Some("c.example"), BOTH, 1),
-        (Some("x.b.example"), BOTH, 1),
-        // A wildcard is for one label.
-        (Some("x.y.b.example"), BOTH, 0),
-        (Some("b.example"), ECDSA, 1),
-        // Nobody's name, and none: the first pair that fits.
-        (Some("d.example"), BOTH, 0),
-        (Some("d.example"), ECDSA, 1),
-        (None, BOTH, 0),
-        (None, ECDSA, 1),
-        // The pair of the name does not fit: a client that does not check may go on.
-        (Some("c.example"), RSA, 0),
-        // None fits: whichever, the handshake fails.
-        (Some("c.example"), &[SignatureScheme::ED25519], 0),
-    ] {
-        let chosen = certificates.choose(name, schemes).unwrap();
-        assert!(
-            chosen.certified.cert == expected[place],
-            "{name:?} {schemes:?}"
-        );
-    }
-    let none = Certificates::new(Vec::new());
-    assert!(none.choose(None, BOTH).is_none());
-}
-
 fn https(pairs: Vec<PairPaths>) -> Https {
     Https {
         port: 443,
@@ -515,28 +459,47 @@ pub(super) fn source_of(pair: PairPaths) -> Source {
     Source::new(&https(vec![pair]), PemFiles::direct()).unwrap()
 }
 
+/// Whether a session was resumed, and the certificate that the client got.
 fn certificate_served(
     config: Arc<ServerConfig>,
     client: &Arc<rustls::ClientConfig>,
 ) -> (bool, Vec<u8>) {
-    let mut handshaker = Handshaker::new(config, 1);
-    let mut client = connect(client, NAME);
-    let streaming = establish(&mut handshaker, &mut client, TOKEN).unwrap();
+    let name = ServerName::try_from(NAME).unwrap();
+    let mut server = ServerConnection::new(config).unwrap();
+    let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
+    // The second time for the tickets.
+    for _ in 0..2 {
+        while client.is_handshaking() || server.wants_write() {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut &*bytes).unwrap();
+            server.process_new_packets().unwrap();
+            bytes.clear();
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut &*bytes).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        server.read_tls(&mut &*bytes).unwrap();
+        server.process_new_packets().unwrap();
+    }
     let certificate = client.peer_certificates().unwrap()[0].to_vec();
-    (streaming.is_resumed, certificate)
+    let is_resumed = client.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+    (is_resumed, certificate)
 }
 
 #[test]
 fn reloaded_certificates_keep_tickets_valid() {
     let files = Files::new();
     let source = source_of(files.pair(good_certificate(), good_key()));
-    let client = client_of(&TLS13);
-    let (is_resumed, first) = certificate_served(source.load().unwrap().config, &client);
+    let trusting = client();
+    let (is_resumed, first) = certificate_served(source.load().unwrap().config, &trusting);
     assert!(!is_resumed);
     files.pair(certificate_pem(&[NAME], &RSA_KEY), RSA_KEY.serialize_pem());
     let renewed = source.load().unwrap().config;
-    assert!(certificate_served(Arc::clone(&renewed), &client).0);
-    let (is_resumed, second) = certificate_served(renewed, &client_of(&TLS13));
+    assert!(certificate_served(Arc::clone(&renewed), &trusting).0);
+    let (is_resumed, second) = certificate_served(renewed, &client());
     assert!(!is_resumed && first != second);
     // A file that is gone changes nothing about what was read before.
     fs::remove_file(files.0.path().join("key.pem")).unwrap();
@@ -556,7 +519,7 @@ fn certificates_that_clients_refuse_or_will_soon_are_named() {
         },
         ..long.clone()
     };
-    let certificates = Certificates::load(&[long, chained], &PemFiles::direct()).unwrap();
+    let certificates = load(&[long, chained], &PemFiles::direct()).unwrap();
     // What is behind the server's own counts too: clients refuse the chain.
     let end_of_issuer = 1_924_992_000;
     assert_eq!(certificates.earliest_end(), Some(end_of_issuer));

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Weak};
 
+use worker::tls::Loaded;
+
 use super::certificates::{Files, good_certificate, good_key, source_of};
-use crate::tls::{Loaded, Loader};
+use crate::tls::Loader;
 use crate::wait;
 
 /// A loader for the files `cert.pem` and `key.pem`, and what was loaded at start.

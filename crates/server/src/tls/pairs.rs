@@ -1,4 +1,4 @@
-//! Certificates and their keys: reading the files, and choosing one for a client.
+//! Reading the files of certificates and keys.
 //!
 //! It refuses an unusable pair when it reads it, in one line with the remedy. Messages about a key
 //! have its file and the expected kind only, never its content.
@@ -7,9 +7,8 @@
 //! read is refused.
 //!
 //! The bytes of a key file are wiped as soon as they are parsed. AWS-LC holds the parsed key and
-//! wipes memory that it frees. Bound: [`CERTIFICATES_MAX`] pairs.
+//! wipes memory that it frees. Bound: [`PEM_BYTES_MAX`] a file.
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -17,26 +16,15 @@ use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::CertificateDer;
-use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
-use rustls::{Error, InconsistentKeys, SignatureScheme};
+use rustls::{Error, InconsistentKeys};
+use worker::tls::Certificates;
 use zeroize::Zeroizing;
 
-use super::cost::full_hello_us;
 use super::files::{PEM_BYTES_MAX, PemFiles};
 use super::pem::{KeySection, PemProblem, Sections};
-use super::validity::{CertificateInfo, Follower, follower_of};
 use crate::failure::Failure;
 use crate::settings::Origin;
-
-thread_local! {
-    /// See [`take_chosen_us`].
-    static CHOSEN_US: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// Most certificates; each may be for many names. The one for a client is looked for from the
-/// first to the last.
-pub const CERTIFICATES_MAX: usize = 16;
 
 /// A certificate (RFC 7468 s5.1), and what X.509's own tools once wrote.
 const CERTIFICATE_LABELS: [&[u8]; 3] = [b"CERTIFICATE", b"X509 CERTIFICATE", TRUSTED_LABEL];
@@ -71,156 +59,16 @@ pub struct PairPaths {
     pub key: NamedPath,
 }
 
-/// The server's certificates; the first one is the default, for clients whose server name matches none.
-#[derive(Debug)]
-pub struct Certificates {
-    pairs: Vec<Pair>,
-}
-
-/// A certificate with its key, and properties of both, determined when they were loaded.
-#[derive(Debug)]
-pub(super) struct Pair {
-    pub(super) certified: Arc<CertifiedKey>,
-    /// Of each certificate of the chain that could be parsed, the server's own first.
-    chain: Vec<CertificateInfo>,
-    /// What a full handshake with it costs, microseconds.
-    hello_us: u64,
-    /// Where its certificate came from.
-    file: String,
-}
-
-impl Pair {
-    fn new(certified: CertifiedKey, file: String) -> Self {
-        Self {
-            chain: certified
-                .cert
-                .iter()
-                .filter_map(CertificateInfo::of)
-                .collect(),
-            hello_us: full_hello_us(&*certified.key),
-            certified: Arc::new(certified),
-            file,
-        }
-    }
-
-    fn is_for(&self, name: &str) -> bool {
-        self.chain.first().is_some_and(|own| own.is_for(name))
-    }
-}
-
-impl Certificates {
-    /// Those pairs, in this order.
-    #[must_use]
-    pub fn new(pairs: Vec<CertifiedKey>) -> Self {
-        let pair = |certified| Pair::new(certified, String::new());
-        Self {
-            pairs: pairs.into_iter().map(pair).collect(),
-        }
-    }
-
-    /// Reads every pair.
-    ///
-    /// # Errors
-    /// The first file that is not what it must be, or does not belong to the other.
-    pub fn load(paths: &[PairPaths], files: &PemFiles) -> Result<Self, Failure> {
-        let load = |paths: &PairPaths| {
-            let file = paths.certificate.to_string();
-            load_pair(paths, files).map(|certified| Pair::new(certified, file))
-        };
-        let pairs: Vec<_> = paths.iter().map(load).collect::<Result<_, _>>()?;
-        Ok(Self { pairs })
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.pairs.len()
-    }
-
-    /// A warning for each certificate that is expired, not valid yet, or expires soon, at
-    /// `unix_seconds`.
-    #[must_use]
-    pub fn warnings(&self, unix_seconds: i64) -> Vec<String> {
-        let of_pair = |pair: &Pair| -> Vec<String> {
-            let warn = |info: &CertificateInfo| info.warning(&pair.file, unix_seconds);
-            pair.chain.iter().filter_map(warn).collect()
-        };
-        self.pairs.iter().flat_map(of_pair).collect()
-    }
-
-    /// A warning for each chain that clients cannot follow from the server's own certificate, or
-    /// perhaps cannot.
-    #[must_use]
-    pub fn chain_warnings(&self) -> Vec<String> {
-        let of_pair = |pair: &Pair| {
-            let certificates: Vec<_> = pair.certified.cert.iter().map(AsRef::as_ref).collect();
-            chain_warning(&certificates).map(|words| format!("{}: {words}", pair.file))
-        };
-        self.pairs.iter().filter_map(of_pair).collect()
-    }
-
-    /// Unix time at which the first of them ends, chains included, seconds.
-    #[must_use]
-    pub fn earliest_end(&self) -> Option<i64> {
-        let all = self.pairs.iter().flat_map(|pair| &pair.chain);
-        all.map(|info| info.not_after).min()
-    }
-
-    /// The first pair for `name` whose key has a signature scheme of the client's, else the first of
-    /// any name that has one, else the first pair: then the handshake fails, and rustls sends a more
-    /// precise alert than "no certificate".
-    pub(super) fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Pair> {
-        let fits = |pair: &&Pair| pair.certified.key.choose_scheme(schemes).is_some();
-        let named = name.and_then(|name| {
-            let mut fitting = self.pairs.iter().filter(fits);
-            fitting.find(|pair| pair.is_for(name))
-        });
-        named
-            .or_else(|| self.pairs.iter().find(fits))
-            .or_else(|| self.pairs.first())
-    }
-}
-
-impl ResolvesServerCert for Certificates {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let pair = self.choose(hello.server_name(), hello.signature_schemes())?;
-        CHOSEN_US.set(Some(pair.hello_us));
-        Some(Arc::clone(&pair.certified))
-    }
-}
-
-/// If a certificate was chosen on this thread since the last call: what a full handshake with it
-/// costs, microseconds. rustls chooses in the middle of a call and does not tell its caller.
-pub(super) fn take_chosen_us() -> Option<u64> {
-    CHOSEN_US.take()
-}
-
-/// What is wrong with a chain, if anything, in words for an operator.
-fn chain_warning(chain: &[&[u8]]) -> Option<String> {
-    const REMEDY: &str = "the file must have the server's own certificate, then its issuer's, then \
-                          that one's issuer's (certbot calls such a file fullchain.pem)";
-    let behind = |place: usize| chain.get(place + 1).copied();
-    for (place, certificate) in chain.iter().enumerate() {
-        match follower_of(certificate, behind(place)) {
-            Follower::Issuer | Follower::NotNeeded => {}
-            Follower::Other { issuer } => {
-                return Some(format!(
-                    "behind certificate {} of the chain its issuer's is missing ({issuer}), another \
-                     one stands there: many clients refuse the chain; {REMEDY}",
-                    place + 1
-                ));
-            }
-            // The last issuer is a root, which every client must have anyway.
-            Follower::Nothing { .. } if place > 0 => {}
-            Follower::Nothing { issuer } => {
-                return Some(format!(
-                    "the chain has the server's own certificate only: clients refuse it unless its \
-                     issuer ({issuer}) is a root they trust; {REMEDY}"
-                ));
-            }
-        }
-    }
-    None
+/// Reads every pair.
+///
+/// # Errors
+/// The first file that is not what it must be, or does not belong to the other.
+pub(super) fn load(paths: &[PairPaths], files: &PemFiles) -> Result<Certificates, Failure> {
+    let load = |paths: &PairPaths| {
+        load_pair(paths, files).map(|pair| (pair, paths.certificate.to_string()))
+    };
+    let pairs = paths.iter().map(load).collect::<Result<_, _>>()?;
+    Ok(Certificates::new(pairs))
 }
 
 fn load_pair(paths: &PairPaths, files: &PemFiles) -> Result<CertifiedKey, Failure> {

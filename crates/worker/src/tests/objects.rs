@@ -7,7 +7,7 @@ use store::{Catalogue, CatalogueEntry, Metadata, Store, StoreConfig};
 
 use super::super::objects::{LOOKUP_WAIT_MAX, Objects};
 use super::warnings::told;
-use super::{FILE_BYTES, Setup, World, content, find_head_end};
+use crate::testing::{FILE_BYTES, Setup, World, content, find_head_end};
 use wire::{SeqNumber, TcpFlags};
 
 const NOW: Instant = Instant::from_millis(1);

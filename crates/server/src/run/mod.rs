@@ -16,6 +16,9 @@ use store::StoreError;
 use store::raw::Notice;
 use tracing::{error, info, warn};
 
+use worker::warnings::{Severity, Warning};
+use worker::{Step, Worker, WorkerError};
+
 use crate::busy_poll::BusyPoll;
 use crate::coalescing::{Coalescing, Pauses, Sleep};
 use crate::failure::Failure;
@@ -26,15 +29,13 @@ use crate::monitoring::Publisher;
 use crate::report::Pair;
 use crate::wait::{self, EMPTY_ROUNDS, Source};
 use crate::wall_clock;
-use crate::warnings::{Severity, Warning};
-use crate::worker::{Step, Worker, WorkerError};
 
 /// Longest sleep. The removal of an interface wakes no poll, so an idle server asks once a second,
 /// which does not show in its processor time.
 pub const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Most rounds that send the last resets: enough for every possible connection, at
-/// [`crate::worker::TRANSMIT_FRAMES_MAX`] a round.
+/// [`worker::TRANSMIT_FRAMES_MAX`] a round.
 const RESET_ROUNDS_MAX: u32 = 16_384;
 
 /// How long the last resets may take while the link is full.
@@ -231,7 +232,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             let Some(question) = self.mailbox.poll_question() else {
                 break;
             };
-            let page = self.worker.list_connections(now, &question);
+            let page = question.page_of(&self.worker, now);
             question.answer(page);
         }
         Flow::Continue
@@ -409,3 +410,6 @@ fn all_counters<L: Link, D: Disk>(worker: &Worker<L, D>, own: &Counters) -> Vec<
 fn broken(error: WorkerError) -> Failure {
     Failure::Broken(error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

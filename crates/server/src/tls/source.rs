@@ -1,5 +1,6 @@
-//! The rustls configuration: versions, cipher suites, ALPN, tickets. It refuses everything listed in
-//! [`crate::tls`]. Bounds: fixed lists, [`crate::tls::CERTIFICATES_MAX`] certificates.
+//! The source of TLS configurations: certificates from files, keys for tickets, and the file for secrets.
+//!
+//! It refuses to log secrets unless it is told to, and then says so. Bounds: those of the files.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,83 +8,23 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite as suite};
-use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
-use rustls::version::{TLS12, TLS13};
-use rustls::{KeyLog, NoKeyLog, ServerConfig, SupportedCipherSuite};
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::server::{ProducesTickets, ResolvesServerCert};
+use rustls::{KeyLog, NoKeyLog};
 use tracing::warn;
+use worker::tls::{Certificates, Loaded, server_config};
 
-use super::certificates::{Certificates, PairPaths};
 use super::files::PemFiles;
-use super::names;
+use super::pairs::{self, PairPaths};
 use crate::failure::Failure;
 use crate::own_file::{self, Writes};
 use crate::settings::{Https, Origin};
 
-/// The suites: AEAD with forward secrecy. The client's order decides, as in nginx: only the client
-/// knows whether it has AES in hardware.
-static SUITES: [SupportedCipherSuite; 9] = [
-    suite::TLS13_AES_128_GCM_SHA256,
-    suite::TLS13_AES_256_GCM_SHA384,
-    suite::TLS13_CHACHA20_POLY1305_SHA256,
-    suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-    suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-    suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-];
-
-/// The same for names that rustls does not take.
-static SUITES_FOR_ALL_NAMES: LazyLock<Vec<SupportedCipherSuite>> =
-    LazyLock::new(|| names::suites(&SUITES));
-
-/// The protocols spoken inside, the preferred one first (RFC 7301; `http/1.0` is what `curl -0`
-/// asks for). Clients that name none are served as well.
-const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"http/1.0"];
-/// Tickets of TLS 1.3 after a handshake. A ticket is used once (RFC 8446 appendix C.4), and
-/// players open two connections at a time, for pictures and for sound.
-const TICKETS: usize = 2;
 /// What names the file for secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
-
-/// The configuration without tickets, so that no session is resumed.
-///
-/// # Errors
-/// rustls refuses it, which is a programming error.
-pub fn server_config(
-    certificates: Arc<dyn ResolvesServerCert>,
-) -> Result<ServerConfig, rustls::Error> {
-    let provider = CryptoProvider {
-        cipher_suites: SUITES_FOR_ALL_NAMES.clone(),
-        ..aws_lc_rs::default_provider()
-    };
-    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
-        .with_protocol_versions(&[&TLS13, &TLS12])?
-        .with_no_client_auth()
-        .with_cert_resolver(certificates);
-    config.enable_secret_extraction = true;
-    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-    config.send_tls13_tickets = TICKETS;
-    // Early data can be replayed by anyone who captured it (RFC 8446 s8).
-    config.max_early_data_size = 0;
-    // Tickets suffice: the server stores no sessions.
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    Ok(config)
-}
-
-/// A configuration loaded from the files.
-#[derive(Clone, Debug)]
-pub struct Loaded {
-    /// The configuration for handshakes.
-    pub config: Arc<ServerConfig>,
-    /// The certificates in it.
-    pub certificates: Arc<Certificates>,
-}
 
 /// Logs warnings about the validity of these certificates, by the wall clock.
 pub(super) fn warn_of_times(certificates: &Certificates) {
@@ -138,7 +79,7 @@ impl Source {
     /// # Errors
     /// The first file that is not what it must be.
     pub fn load(&self) -> Result<Loaded, Failure> {
-        let certificates = Arc::new(Certificates::load(&self.pairs, &self.files)?);
+        let certificates = Arc::new(pairs::load(&self.pairs, &self.files)?);
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Certificates>::clone(&certificates);
         let mut config = server_config(resolver)
             .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;

@@ -143,8 +143,8 @@ mod tests {
     use diskmap::DiskError;
     use store::StoreRefusal;
 
-    use super::super::objects::{FaultKind, ObjectFault};
     use super::note_fault;
+    use crate::objects::{FaultKind, ObjectFault};
     use crate::warnings::Warnings;
 
     #[test]

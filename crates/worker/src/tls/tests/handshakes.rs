@@ -7,7 +7,7 @@ use record::Version;
 use rustls::client::ClientConnection;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite as suite};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ProtocolVersion, ServerConnection, SupportedCipherSuite};
+use rustls::{ProtocolVersion, ServerConnection, SignatureScheme, SupportedCipherSuite};
 use session::{TlsAnswer, TlsPlan, TlsToken};
 
 use super::{
@@ -143,7 +143,7 @@ fn a_new_configuration_is_for_handshakes_that_begin_after_it() {
 fn a_client_gets_the_certificate_of_the_name_it_asks_for() {
     let names = [NAME, "other.example"];
     let pairs = names.map(|name| certified(&[name], &ECDSA_KEY)).to_vec();
-    let chains = [&pairs[0].cert.clone(), &pairs[1].cert.clone()];
+    let chains = [&pairs[0].0.cert.clone(), &pairs[1].0.cert.clone()];
     let config = Arc::new(server_config(Arc::new(Certificates::new(pairs))).unwrap());
     for (name, chain) in names.iter().zip(chains) {
         for version in [&TLS13, &TLS12] {
@@ -505,4 +505,46 @@ fn a_client_without_a_limit_gets_records_of_any_length() {
     let mut client = connect(&client_of(&TLS13), NAME);
     let streaming = establish(&mut handshaker(), &mut client, TOKEN).unwrap();
     assert_eq!(streaming.content_bytes_max, 16_384);
+}
+
+#[test]
+fn the_first_fitting_pair_of_the_name_is_chosen() {
+    const ECDSA: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
+    const RSA: &[SignatureScheme] = &[SignatureScheme::RSA_PSS_SHA256];
+    const BOTH: &[SignatureScheme] = &[
+        SignatureScheme::RSA_PSS_SHA256,
+        SignatureScheme::ECDSA_NISTP256_SHA256,
+    ];
+    let pairs = vec![
+        certified(&["a.example"], &RSA_KEY),
+        certified(&["*.b.example", "c.example"], &ECDSA_KEY),
+        certified(&["a.example"], &ECDSA_KEY),
+    ];
+    let expected: Vec<_> = pairs.iter().map(|(pair, _)| pair.cert.clone()).collect();
+    let certificates = Certificates::new(pairs);
+    for (name, schemes, place) in [
+        (Some("a.example"), BOTH, 0),
+        (Some("a.example"), RSA, 0),
+        (Some("a.example"), ECDSA, 2),
+        (Some("A.EXAMPLE"), ECDSA, 2),
+        (Some("c.example"), BOTH, 1),
+        (Some("x.b.example"), BOTH, 1),
+        // A wildcard is for one label.
+        (Some("x.y.b.example"), BOTH, 0),
+        (Some("b.example"), ECDSA, 1),
+        // Nobody's name, and none: the first pair that fits.
+        (Some("d.example"), BOTH, 0),
+        (Some("d.example"), ECDSA, 1),
+        (None, BOTH, 0),
+        (None, ECDSA, 1),
+        // The pair of the name does not fit: a client that does not check may go on.
+        (Some("c.example"), RSA, 0),
+        // None fits: whichever, the handshake fails.
+        (Some("c.example"), &[SignatureScheme::ED25519], 0),
+    ] {
+        let chosen = certificates.choose(name, schemes).unwrap();
+        assert!(chosen.cert == expected[place], "{name:?} {schemes:?}");
+    }
+    let none = Certificates::new(Vec::new());
+    assert!(none.choose(None, BOTH).is_none());
 }

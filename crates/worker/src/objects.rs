@@ -112,7 +112,7 @@ pub(super) struct LookupRequest {
 counters! {
     /// Look-ups that waited or were refused, since start.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct LookupCounters {
+    pub struct LookupCounters {
         /// Look-ups that waited for room in the store. One may wait more than once.
         pub(super) server_waiting_lookups: u64,
         /// Look-ups refused because they waited too long for room, or too many waited.

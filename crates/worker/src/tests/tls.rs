@@ -6,10 +6,10 @@ use rustls::client::ClientConnection;
 use rustls::version::TLS13;
 use wire::TcpFlags;
 
-use super::{CONNECTIONS_MAX, HTTPS_PORT, Setup, World, bytes, content, find_head_end};
+use crate::handshakes::{CREDIT_US_MAX, KEYS_MAX};
+use crate::testing::{CONNECTIONS_MAX, HTTPS_PORT, Setup, World, bytes, content, find_head_end};
 use crate::tls::Handshaker;
 use crate::tls::tests::{NAME, client_of, config, connect, dear_config, loaded};
-use crate::worker::handshakes::{CREDIT_US_MAX, KEYS_MAX};
 
 pub(super) fn with_tls() -> Setup {
     Setup {

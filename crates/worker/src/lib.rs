@@ -22,13 +22,21 @@
 //!
 //! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], those of [`handshakes`], [`LOOKUPS_MAX`],
 //! [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but
-//! for what `objects` and [`crate::tls`] say.
+//! for what `objects` and [`tls`] say.
 
+#![forbid(unsafe_code)]
+
+mod faults;
 pub mod handshakes;
+pub mod limiter;
 mod listing;
 mod objects;
+pub mod qlog;
 mod reads_in_flight;
-mod warnings;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod tls;
+pub mod warnings;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,13 +52,15 @@ use session::{
 };
 use store::Store;
 
-use crate::tls::{Handshaker, Loaded};
-use crate::warnings::{Kind, Warning, Warnings, push_errno};
-
 use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
-pub(crate) use objects::LookupCounters;
+
 use objects::Objects;
 use reads_in_flight::ReadsInFlight;
+use tls::{Handshaker, Loaded};
+use warnings::{Kind, Warning, Warnings, push_errno};
+
+pub use listing::{Page, Row};
+pub use objects::LookupCounters;
 
 /// Most frames received in a round: as many as the packet link's ring holds, so that each round
 /// begins with nothing left unread. Clients send up to two dozen acknowledgments for each frame of
@@ -134,7 +144,7 @@ impl<L: Link, D: Disk> Drop for Worker<L, D> {
 counters! {
     /// What a worker did, and has.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Counters {
+    pub struct Counters {
         /// Rounds of the worker.
         server_step_rounds: u64,
         /// Rounds without progress.

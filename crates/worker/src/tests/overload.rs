@@ -20,10 +20,10 @@ use wire::{
     TcpOptions, TcpRepr,
 };
 
-use super::{CLIENT, CLIENT_MAC, HTTPS_PORT, SERVER, Setup, arena, conductor, store};
+use crate::Worker;
+use crate::testing::{CLIENT, CLIENT_MAC, HTTPS_PORT, SERVER, Setup, arena, conductor, store};
 use crate::tls::Handshaker;
 use crate::tls::tests::{NAME, client_of, config, connect};
-use crate::worker::Worker;
 
 /// Everything else in a round under full load: some 120 frames of 64 KiB.
 const ROUND: Duration = Duration::from_micros(2_500);
@@ -85,7 +85,11 @@ impl Crowd {
         };
         let (link, port) = link::sim::pair(link, 1);
         let setup = Setup::default();
-        let conductor = conductor(link.capabilities(), CONNECTIONS_MAX, super::SLOTS as usize);
+        let conductor = conductor(
+            link.capabilities(),
+            CONNECTIONS_MAX,
+            crate::testing::SLOTS as usize,
+        );
         let tls = Some(Handshaker::new(config(), CONNECTIONS_MAX));
         let disk = SimDisk::new(setup.disk);
         let worker = Worker::new(link, disk, store(&setup), conductor, arena(), tls);

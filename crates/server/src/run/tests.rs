@@ -7,12 +7,14 @@ use diskmap::DiskError;
 use diskmap::sim::SimDisk;
 use link::sim::{SimConfig as LinkConfig, SimLink};
 
-use super::{CONNECTIONS_MAX, Client, Setup, World};
+use worker::testing::{CONNECTIONS_MAX, Client, Setup, World};
+
+use super::{Drive, Serving};
 use crate::coalescing::Pauses;
 use crate::failure::{EXIT_BROKEN, EXIT_REFUSED, Failure};
 use crate::mailbox::{Mailbox, mailbox};
+use crate::metrics::table::meaning_of;
 use crate::monitoring::Monitoring;
-use crate::run::{Drive, Serving};
 use crate::signals::Signals;
 use crate::supervisor::{Supervisor, Workers};
 
@@ -145,4 +147,12 @@ fn a_worker_that_panics_or_does_not_start_ends_all() {
         (failure.exit_code(), failure.to_string().as_str()),
         (EXIT_REFUSED, "a; b")
     );
+}
+
+#[test]
+fn each_counter_of_a_worker_has_a_meaning() {
+    let world = World::connected(Setup::default());
+    for (name, _) in world.worker.counters() {
+        assert!(meaning_of(name).is_some(), "{name} has none");
+    }
 }

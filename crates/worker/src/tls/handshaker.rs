@@ -36,7 +36,7 @@ pub struct Handshaker {
 counters! {
     /// What a handshaker did, since start.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct HandshakeCounters prefix "tls_" {
+    pub struct HandshakeCounters prefix "tls_" {
         /// Records of TLS handshakes taken.
         handshake_records: u64,
         /// TLS handshakes in progress.

@@ -3,8 +3,11 @@
 use link::Link;
 use wire::{Outgoing, TcpFlags};
 
+use diskmap::sim::{SimConfig as DiskConfig, SimContent};
+
 use super::*;
 use crate::limiter::LINE_EVERY;
+use crate::testing::{CLIENT, FILE_BYTES, SLOTS};
 use crate::warnings::Warning;
 
 pub(super) fn told(world: &mut World) -> Vec<String> {
@@ -130,7 +133,7 @@ fn lost_frames_are_logged_with_the_errno() {
         conductor(
             Losing.capabilities(),
             super::CONNECTIONS_MAX,
-            super::SLOTS as usize,
+            SLOTS as usize,
         ),
     );
     let mut worker = Worker::new(Losing, disk, store(&setup), conductor, arena(), None);
