@@ -85,7 +85,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) -> Result<()
 /// A rule's name and what it finds.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     ("rooms depend only along the arrows", rules::arrows),
     ("only the simulator puts faults back", rules::canaries),
     ("pure rooms forbid unsafe code", rules::purity),
@@ -98,6 +98,10 @@ const RULES: [Rule; 12] = [
     ),
     ("relative links resolve", rules::links),
     ("names in the architecture exist", rules::road),
+    (
+        "every room is told of in the architecture",
+        rules::rooms_told,
+    ),
     (
         "generated parts of documents are current",
         generated::generated,

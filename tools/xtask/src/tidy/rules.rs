@@ -404,6 +404,16 @@ pub(super) fn road(tree: &Tree) -> Vec<String> {
     problems
 }
 
+/// Every room of the product has its row where the byte's road is told.
+pub(super) fn rooms_told(tree: &Tree) -> Vec<String> {
+    let text = tree.text_of(ROAD[0]).unwrap_or_default();
+    let rooms = PRODUCT_ARROWS.iter().map(|(room, _)| *room);
+    rooms
+        .filter(|room| !text.contains(&format!("| [{room}](crates/{room}/src/lib.rs) |")))
+        .map(|room| format!("{}: no row for the room {room}", ROAD[0]))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,6 +429,15 @@ mod tests {
             road_of("see `another_test_name` and `crates/udp/`").len(),
             4
         );
+    }
+
+    #[test]
+    fn a_room_without_a_row_is_found() {
+        let row = |room: &str| format!("| [{room}](crates/{room}/src/lib.rs) | what | how |\n");
+        let all: String = PRODUCT_ARROWS.iter().map(|(room, _)| row(room)).collect();
+        assert!(rooms_told(&tree(&[(ROAD[0], &all)])).is_empty());
+        let fewer = all.replace(&row("wire"), "");
+        assert_eq!(rooms_told(&tree(&[(ROAD[0], &fewer)])).len(), 1);
     }
 
     fn tree(files: &[(&str, &str)]) -> Tree {
