@@ -286,6 +286,7 @@ impl Client {
 
     /// Whether something may be fetched for this connection now, or when, by TCP and by its read budget: the
     /// only place where that is decided. TCP learns since when it is demanded.
+    #[inline]
     pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
         self.read_waits = self.read_waits.filter(|until| *until > now);
         let permission = if self.fetches.len() < FETCHES_MAX {

@@ -247,6 +247,7 @@ impl Handshakes {
 
     /// Called before new bytes are claimed from `next` on: whether our key may seal them. If not, a
     /// TLS 1.3 connection asks for its next key; a TLS 1.2 connection has none and is reset.
+    #[inline]
     pub(super) fn is_key_good(
         &mut self,
         client: &mut Client,
@@ -255,27 +256,33 @@ impl Handshakes {
         outgoing: &mut TransmitQueues,
         telemetry: &mut Telemetry,
     ) -> bool {
-        let Some(tls) = client.tls.as_mut().filter(|tls| tls.is_open()) else {
-            return true;
-        };
-        let number = client.stream.record_number(next).unwrap_or(0);
-        let is_fresh = tls.may_seal(number) || client.stream.is_rekeyed_behind(next);
-        if is_fresh && !tls.wants_send_key {
+        if client.has_good_key(next) {
             return true;
         }
-        match tls.version() {
-            Some(Version::Tls13) => {
-                tls.wants_send_key = true;
-                self.ask_for_keys(client, index);
-            }
-            _ => {
-                let peer = client.tcp.tuple().peer;
-                telemetry.warn(Warning::KeyExhausted { peer });
-                telemetry.counters.tls_key_exhausted_count += 1;
-                outgoing.resets.push(client.token(index));
-            }
-        }
+        self.replace_key(client, index, outgoing, telemetry);
         false
+    }
+
+    /// A client's key may seal no more.
+    fn replace_key(
+        &mut self,
+        client: &mut Client,
+        index: u32,
+        outgoing: &mut TransmitQueues,
+        telemetry: &mut Telemetry,
+    ) {
+        let Some(tls) = client.tls.as_mut() else {
+            return;
+        };
+        if tls.version() == Some(Version::Tls13) {
+            tls.wants_send_key = true;
+            self.ask_for_keys(client, index);
+        } else {
+            let peer = client.tcp.tuple().peer;
+            telemetry.warn(Warning::KeyExhausted { peer });
+            telemetry.counters.tls_key_exhausted_count += 1;
+            outgoing.resets.push(client.token(index));
+        }
     }
 }
 
@@ -284,4 +291,17 @@ fn tls_of(connections: &mut Connections, index: u32) -> Option<(TlsToken, &mut T
     let token = client.token(index);
     let tls = client.tls.as_deref_mut()?;
     Some((token, tls))
+}
+
+impl Client {
+    /// Whether our key may seal what is claimed from `next` on.
+    #[inline]
+    fn has_good_key(&self, next: StreamOffset) -> bool {
+        let Some(tls) = self.tls.as_ref().filter(|tls| tls.is_open()) else {
+            return true;
+        };
+        let number = self.stream.record_number(next).unwrap_or(0);
+        let is_fresh = tls.may_seal(number) || self.stream.is_rekeyed_behind(next);
+        is_fresh && !tls.wants_send_key
+    }
 }

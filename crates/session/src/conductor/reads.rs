@@ -43,12 +43,14 @@ impl Reads {
 
     /// The client whose turn it is. One that waited for room on its device comes first, because its turn
     /// was before.
+    #[inline]
     pub(super) fn next(&mut self, clients: &Slab<Client>) -> Option<u32> {
         prefetch_turns(self.turns.queue(), clients);
         self.devices.pop_ready().or_else(|| self.turns.pop())
     }
 
     /// The client's state has changed. Returns until when it may not read, if that is known.
+    #[inline]
     pub(super) fn evaluate(
         &mut self,
         now: Instant,
@@ -63,6 +65,7 @@ impl Reads {
     }
 
     /// The same of the client whose turn it is and that has planned a fetch: its turn goes on.
+    #[inline]
     pub(super) fn go_on(
         &mut self,
         now: Instant,
@@ -83,6 +86,7 @@ impl Reads {
 
     /// Whether the read of `plan`, if it has one, may be enqueued: the client has none under way on another
     /// device, and its device has room. If not, the client's turn comes again when that has changed.
+    #[inline]
     pub(super) fn has_room(
         &mut self,
         index: u32,

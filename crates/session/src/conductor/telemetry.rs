@@ -125,6 +125,7 @@ impl Telemetry {
     }
 
     /// The client's state has changed: what is lost, and all that TCP says.
+    #[inline]
     pub(super) fn record_state(&mut self, now: Instant, client: &Client) {
         if !client.is_traced {
             return;
