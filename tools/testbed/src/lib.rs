@@ -19,6 +19,7 @@ pub mod capture;
 pub mod certificate;
 pub mod client;
 pub mod content;
+pub mod corpus;
 pub mod curl;
 pub mod film;
 pub mod interrupt;

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use tempfile::TempDir;
 
+use testbed::corpus;
 use testbed::process::{Process, output};
 use testbed::suite::{Outcome, Suite};
 use testbed::{find_program, target_directory, workspace_root};
@@ -22,6 +24,9 @@ pub(crate) struct FuzzOptions {
     /// How long each target runs
     #[arg(long, value_name = "N", default_value_t = SECONDS)]
     seconds: u32,
+    /// Adds what was found to cover more to the kept corpora
+    #[arg(long)]
+    keep: bool,
     /// Only these targets; those there are have a file in fuzz/fuzz_targets
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
@@ -29,15 +34,6 @@ pub(crate) struct FuzzOptions {
 
 /// How long each target runs unless told: what was found in the raw store took 58 s.
 const SECONDS: u32 = 120;
-
-impl Default for FuzzOptions {
-    fn default() -> Self {
-        Self {
-            seconds: SECONDS,
-            targets: Vec::new(),
-        }
-    }
-}
 
 /// What has the compiler count edges and compare operands for libFuzzer. The host's build scripts and macros are
 /// compiled without, because a target is named.
@@ -51,6 +47,9 @@ const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// How much longer than its time a target may take: the corpus is read first.
 const SPARE: Duration = Duration::from_secs(300);
 
+/// How long choosing what to keep may take: each input is run.
+const MERGE_LIMIT: Duration = Duration::from_secs(1800);
+
 /// Runs the targets.
 pub(crate) fn run_command(options: &FuzzOptions) -> Result<()> {
     let mut suite = Suite::default();
@@ -58,8 +57,7 @@ pub(crate) fn run_command(options: &FuzzOptions) -> Result<()> {
     suite.close()
 }
 
-/// Runs the targets into a suite.
-pub(crate) fn run(suite: &mut Suite, options: &FuzzOptions) {
+fn run(suite: &mut Suite, options: &FuzzOptions) {
     if find_program("c++").is_none() {
         return suite.skip("fuzz", "libFuzzer needs a C++ compiler");
     }
@@ -71,7 +69,12 @@ pub(crate) fn run(suite: &mut Suite, options: &FuzzOptions) {
     for target in targets {
         let program = programs.join(&target);
         suite.run(&format!("fuzz: {target}"), || {
-            fuzz(&program, &target, options.seconds)
+            let kept = kept(&target)?;
+            fuzz(&program, &target, kept.path(), options.seconds)?;
+            if options.keep {
+                keep(&program, &target, kept.path())?;
+            }
+            Ok(Outcome::Passed)
         });
     }
 }
@@ -132,19 +135,43 @@ fn build(targets: &[String]) -> Result<PathBuf> {
     Ok(place.join(host).join("release"))
 }
 
-/// Runs one target. What it finds stays where it says.
-fn fuzz(program: &Path, target: &str, seconds: u32) -> Result<Outcome> {
-    let folder = |name: &str| directory().join(name).join(target);
-    let (corpus, kept, found) = (folder("corpus"), folder("seed_corpus"), folder("artifacts"));
-    fs::create_dir_all(&corpus)?;
-    fs::create_dir_all(&found)?;
+/// Where a target's new inputs, or its findings, go.
+fn folder(name: &str, target: &str) -> Result<PathBuf> {
+    let folder = directory().join(name).join(target);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// The kept corpus of a target, unpacked; empty if there is none.
+fn kept(target: &str) -> Result<TempDir> {
+    let archive = corpus::archive(target);
+    if archive.exists() {
+        corpus::unpack(&archive)
+    } else {
+        tempfile::tempdir().context("making a folder")
+    }
+}
+
+/// Adds to the kept corpus what covers more than it does, and packs it.
+fn keep(program: &Path, target: &str, kept: &Path) -> Result<()> {
+    let mut command = Command::new(program);
+    command.arg("-merge=1").arg(kept);
+    command.arg(folder("corpus", target)?);
+    let ended = output(&mut command, MERGE_LIMIT)?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{command:?}: {said}");
+    corpus::pack(kept, &corpus::archive(target))
+}
+
+/// Runs one target from its corpora. What it finds stays where it says.
+fn fuzz(program: &Path, target: &str, kept: &Path, seconds: u32) -> Result<()> {
+    let (corpus, found) = (folder("corpus", target)?, folder("artifacts", target)?);
     let mut command = Command::new(program);
     command.arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-artifact_prefix={}/", found.display()));
     command.arg("-print_final_stats=1");
     // What is new goes to the first.
-    command.arg(&corpus);
-    command.args(kept.exists().then_some(&kept));
+    command.arg(&corpus).arg(kept);
     let limit = Duration::from_secs(seconds.into()) + SPARE;
     let ended = output(&mut command, limit)?;
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -154,7 +181,7 @@ fn fuzz(program: &Path, target: &str, seconds: u32) -> Result<Outcome> {
             .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
         let executed = executed.context("libFuzzer does not say what it has done")?;
         println!("        {target}: {} inputs", executed.trim());
-        return Ok(Outcome::Passed);
+        return Ok(());
     }
     match finding(&said) {
         Some((why, input)) => bail!("{why}: {input}"),
