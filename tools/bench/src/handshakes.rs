@@ -1,85 +1,92 @@
-//! `cargo xtask bench handshakes`: TLS 1.3 handshakes, full or resumed, and what each costs.
+//! `cargo xtask bench handshakes`: TLS 1.3 handshakes offered at a rate, whatever became of those before,
+//! beside streams at full speed.
 //!
-//! Both sides of a handshake have one core. The client's, in rustls, is often the one that is full
-//! (of a resumed session each side costs the same), and then handshakes a second are what this
-//! client could ask for: milliseconds of the server's core for each are the figure to go by. It
-//! refuses a run with a handshake of the wrong kind or a wrong byte. Bounded by: its window.
+//! Does what is completed rise to a plateau, and what do the streams keep? A completed handshake is
+//! one whose client then got an object of one block. Both clients, all of rustls, share one core
+//! with the bench disk's copying: where it is full the row says so, and shows less than the server
+//! could do. It refuses streams with a wrong reply; handshakes may fail, that is counted. Bounded
+//! by: its windows.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
-use ::load::{Kind, Report as LoadReport, Suite, Version};
+use ::load::Report as LoadReport;
 use anyhow::{Context as _, Result, ensure};
-use clap::{Args, ValueEnum};
-use serde::Serialize;
-
-use super::binaries::BinaryOptions;
-use super::lab::{Contender, Lab, Steering, stop};
-use super::load::{CoreSeconds, Load, cores};
-use super::report::{Rival, environment_text, lowest_over, median, over_highest};
-use super::tls::{Credentials, Key};
-use super::{overload, publish};
-use testbed::rivals::NginxMode;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use testbed::cores::CoreSeconds;
+use testbed::process::output;
 use testbed::{interrupt, packages, scratch_directory};
 
-/// Size of the object fetched after each handshake, bytes: one block of the disk.
-const OBJECT_BYTES: u64 = 4096;
+use crate::binaries::BinaryOptions;
+use crate::lab::{CLIENT_CORE, Contender, Lab, SERVER_CORE, command_line, stop};
+use crate::stored::{Environment, Writer, float};
+use crate::tls::{Credentials, Key, NAME};
 
-/// How many of them there are.
-const OBJECTS: u64 = 512;
+/// Handshakes offered a second, if the command line says nothing.
+const OFFERED: [f64; 5] = [100.0, 300.0, 1_000.0, 3_000.0, 10_000.0];
 
-/// Length of the timed window, seconds.
+/// What streams ask for.
+const STREAM_OBJECT_BYTES: u64 = 1 << 20;
+const STREAM_OBJECTS: u64 = 512;
+
+/// What is asked for after a handshake: one block.
+const SMALL_OBJECT: &str = "small.bin";
+const SMALL_OBJECT_BYTES: usize = 4_096;
+
+/// Length of the streams' window, seconds.
 const WINDOW_SECONDS: u64 = 5;
 
 /// The same with `--quick`.
 const QUICK_WINDOW_SECONDS: u64 = 1;
 
-/// Before the window, seconds: each client gets its first ticket.
-const WARM_UP_SECONDS: u64 = 1;
+/// Streams run so long before their window, seconds; handshakes begin in the middle of it and end
+/// behind the window.
+const WARM_UP_SECONDS: u64 = 3;
 
-/// Pause between two sweeps of the client, milliseconds. There is little to be done for a handshake
-/// at each end before the other must act: with a long pause both would be waiting for its end.
-const SWEEP_PAUSE_MS: &str = "0.1";
+/// How long streams are alone.
+const STREAMS_ALONE: Duration = Duration::from_millis(1_000);
 
-/// Milliseconds in a second.
-const MILLI: f64 = 1e3;
+/// A client gives up after so many seconds without a handshake: it tries a SYN three times by then.
+const PATIENCE_SECONDS: &str = "4";
+
+/// Connections of the handshakes at once: fewer than the 16,384 that Atlas has by default, and than
+/// the descriptors that hosts commonly allow.
+const POOL: &str = "16000";
+
+/// A load that takes longer is a failure.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A core busier than this is the bound of its row.
+const FULL: f64 = 0.95;
 
 /// Options of `bench handshakes`.
 #[derive(Args, Clone, Debug)]
 pub struct HandshakesOptions {
-    /// Shorter windows and one round: shows that everything works, proves nothing about speed
+    /// Shorter windows: shows that everything works, proves nothing about speed
     #[arg(long)]
-    pub(crate) quick: bool,
-    /// What the servers sign their handshakes with
+    quick: bool,
+    /// What the server signs its handshakes with
     #[arg(long, value_enum, default_value_t = Key::Ecdsa)]
-    pub(crate) key: Key,
-    /// Resumes a session each time (psk_dhe_ke), by a ticket of the visit before
-    #[arg(long)]
-    resume: bool,
-    /// Clients at once, each with one connection
+    key: Key,
+    /// Connections of the streams
     #[arg(long, default_value_t = 64)]
-    pub(crate) connections: u64,
-    /// Offers handshakes at rates, beside streams on as many connections as --connections says, and
-    /// shows what of both is completed (default: Atlas alone)
-    #[arg(long, conflicts_with = "resume")]
-    beside_streams: bool,
-    /// With --beside-streams: handshakes offered a second, comma-separated
-    #[arg(long, value_delimiter = ',', requires = "beside_streams")]
-    pub(crate) offered: Vec<f64>,
-    /// How often each server takes its turn (default 5, with --quick or --beside-streams 1)
-    #[arg(long)]
-    pub(crate) rounds: Option<usize>,
-    /// Servers to run, comma-separated (default: both)
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub(crate) servers: Vec<Name>,
-    /// Which core processes what each host receives
-    #[arg(long, value_enum, default_value_t = Steering::Sender)]
-    pub(crate) steering: Steering,
-    /// Writes the report here as JSON too
+    connections: u64,
+    /// Handshakes offered a second, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    offered: Vec<f64>,
+    /// How often each rate is offered
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    /// Stores the results here
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    json: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) binaries: BinaryOptions,
+    binaries: BinaryOptions,
     /// Further arguments for `atlas serve`, separated by spaces
     #[arg(
         long,
@@ -87,429 +94,301 @@ pub struct HandshakesOptions {
         default_value = "",
         allow_hyphen_values = true
     )]
-    pub(crate) atlas_arguments: String,
-}
-
-/// A server of this bench. How nginx sends a file of one block makes no difference.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Name {
-    /// Ours
-    Atlas,
-    /// One worker, tickets, no cache of sessions
-    Nginx,
-}
-
-impl Name {
-    fn text(self) -> &'static str {
-        match self {
-            Self::Atlas => "atlas",
-            Self::Nginx => "nginx",
-        }
-    }
-
-    pub(crate) fn contender(self, atlas: &Path) -> Result<Contender> {
-        let name = match self {
-            Self::Atlas => Contender::ATLAS,
-            Self::Nginx => NginxMode::Sendfile.name(),
-        };
-        Contender::find(name, atlas).context("both are known")
-    }
+    atlas_arguments: String,
 }
 
 /// Runs the bench.
 pub(crate) fn run_command(options: &HandshakesOptions) -> Result<()> {
-    ensure!(
-        options.connections > 0,
-        "--connections is 0: no handshake would be made"
-    );
-    if options.beside_streams {
-        return overload::run_command(options);
-    }
     let binaries = options.binaries.find()?;
-    let names = match options.servers.as_slice() {
-        [] => &[Name::Atlas, Name::Nginx],
-        names => names,
-    };
-    let contenders = names
-        .iter()
-        .map(|name| Ok((*name, name.contender(&binaries.server)?)))
-        .collect::<Result<Vec<_>>>()?;
     packages::ensure_installed(&packages::FOR_BENCHES)?;
     let lab = Lab::new(
-        (OBJECTS * OBJECT_BYTES, OBJECT_BYTES, 1),
-        options.steering,
+        (STREAM_OBJECTS * STREAM_OBJECT_BYTES, STREAM_OBJECT_BYTES, 1),
         Credentials::new(options.key)?,
     )?;
-    let bench = Handshakes {
+    let small = lab.disk().root.join(SMALL_OBJECT);
+    fs::write(&small, [7; SMALL_OBJECT_BYTES])
+        .with_context(|| format!("writing {}", small.display()))?;
+    let bench = Bench {
         options,
         instruments: binaries.instruments,
-        contenders,
+        contender: Contender::Atlas(binaries.server),
         lab,
         directory: scratch_directory("handshakes")?,
     };
-    let report = bench.run()?;
-    publish(&report.text(), &report, options.json.as_deref())
+    bench.run()
 }
 
-struct Handshakes<'a> {
+struct Bench<'a> {
     options: &'a HandshakesOptions,
     /// `atlas-bench`.
     instruments: PathBuf,
-    contenders: Vec<(Name, Contender)>,
+    contender: Contender,
     lab: Lab,
     /// Where lists of URLs are written.
     directory: tempfile::TempDir,
 }
 
-impl Handshakes<'_> {
-    fn run(&self) -> Result<Report> {
-        let rounds = self
-            .options
-            .rounds
-            .unwrap_or(if self.options.quick { 1 } else { 5 });
-        let environment = self.environment()?;
-        let mut rivals: Vec<Rival<Run>> = self
-            .contenders
-            .iter()
-            .map(|(name, contender)| Rival::new(name.text(), contender.is_ours()))
-            .collect();
-        for round in 1..=rounds {
-            for ((_, contender), rival) in self.contenders.iter().zip(&mut rivals) {
+impl Bench<'_> {
+    fn run(&self) -> Result<()> {
+        let file = self.options.json.as_deref();
+        let writer = file.map(|file| Writer::create(file, &self.environment()?));
+        let mut writer = writer.transpose()?;
+        let offered: &[f64] = match self.options.offered.as_slice() {
+            [] => &OFFERED,
+            offered => offered,
+        };
+        println!("{HEADS}");
+        for rate in [0.0].iter().chain(offered) {
+            for _ in 0..self.options.rounds {
                 interrupt::check()?;
-                let run = self
-                    .turn(contender)
-                    .with_context(|| format!("round {round}, {}", rival.name))?;
-                eprintln!(
-                    "round {round}/{rounds} {:<8} {:>7.0} handshakes/s {:>7.3} core-ms each",
-                    rival.name, run.handshakes_per_second, run.core_ms_per_handshake
-                );
-                rival.runs.push(run);
+                let row = self.turn(*rate);
+                let row = row.with_context(|| format!("{rate} a second"))?;
+                println!("{}", row.text());
+                if let Some(writer) = &mut writer {
+                    writer.add(&row)?;
+                }
             }
         }
-        Ok(Report::new(environment, rivals))
+        println!("streams in Gb/s of bodies; cores busy in the streams' window");
+        Ok(())
     }
 
-    /// One run of one server, from its start to its end.
-    fn turn(&self, contender: &Contender) -> Result<Run> {
-        let (server, address) = self.lab.start(
-            self.lab.veth(true),
-            contender,
-            contender.further_arguments(&self.options.atlas_arguments),
-        )?;
-        let seconds = if self.options.quick {
+    fn environment(&self) -> Result<Environment> {
+        let mut machine = self
+            .lab
+            .environment(std::slice::from_ref(&self.contender))?;
+        let mut add = |name: &str, value| machine.push((name.to_owned(), value));
+        add(
+            "streams",
+            format!(
+                "{} connections over TLS 1.3, AES-128-GCM, objects of {STREAM_OBJECT_BYTES} bytes",
+                self.options.connections
+            ),
+        );
+        add(
+            "handshakes",
+            format!(
+                "TLS 1.3, full, {}; each client then GETs {SMALL_OBJECT_BYTES} bytes, and gives up \
+                 after {PATIENCE_SECONDS} to {PATIENCE_SECONDS}+1 s",
+                self.options.key
+            ),
+        );
+        Ok(Environment::new(command_line(), 0, machine))
+    }
+
+    /// One run of the server, from its start to its end.
+    fn turn(&self, rate: f64) -> Result<Row> {
+        let arguments = &self.options.atlas_arguments;
+        let place = self.lab.veth(true);
+        let (server, address) = self.lab.start(place, &self.contender, arguments)?;
+        let window = if self.options.quick {
             QUICK_WINDOW_SECONDS
         } else {
             WINDOW_SECONDS
         };
-        let load = Load {
-            lab: &self.lab,
-            instruments: &self.instruments,
-            directory: self.directory.path(),
-            server: address,
-            objects: OBJECTS,
-            connections: self.options.connections,
-            // AES-128-GCM: what both ends would choose.
-            tls: Some((Version::Tls13, Suite::Aes128Gcm)),
-        };
-        let (seconds, warm_up) = (seconds.to_string(), WARM_UP_SECONDS.to_string());
-        let mut arguments = vec![
-            "--close=client",
-            "--verify",
-            "--sweep-pause",
-            SWEEP_PAUSE_MS,
-        ];
-        arguments.extend(["--warm-up", &warm_up, "--seconds", &seconds]);
-        let kind = if self.options.resume {
-            arguments.push("--resume");
-            Kind::Resumed
+        let mut streams = self.streams(address, window)?;
+        let streams = thread::spawn(move || read_report(&mut streams));
+        let handshakes = if rate > 0.0 {
+            thread::sleep(STREAMS_ALONE);
+            read_report(&mut self.handshakes(address, rate, window + WARM_UP_SECONDS))?
         } else {
-            Kind::Full
+            LoadReport::default()
         };
-        let report = load.run(arguments)?.report;
+        let streams = streams.join().ok().context("the streams' thread")??;
         stop(server)?;
-        check(&report, kind)?;
-        Run::new(&report)
+        Row::new(rate, &streams, &handshakes)
     }
 
-    fn environment(&self) -> Result<Vec<(String, String)>> {
-        let contenders: Vec<_> = self.contenders.iter().map(|(_, it)| it.clone()).collect();
-        let mut environment = self.lab.environment(&contenders)?;
-        let mut add = |name: &str, value| environment.push((name.to_owned(), value));
-        let kind = if self.options.resume {
-            "resumed by ticket (psk_dhe_ke)"
-        } else {
-            "full"
-        };
-        add(
-            "handshakes",
-            format!(
-                "TLS 1.3, AES-128-GCM, X25519, {}, {kind}; {} clients at once",
-                self.options.key, self.options.connections
-            ),
-        );
-        add(
-            "each",
-            format!(
-                "one GET of {OBJECT_BYTES} bytes, every byte compared; the client closes; its \
-                 handshake's kind is checked"
-            ),
-        );
-        Ok(environment)
+    /// Asks for all objects on each connection until its time is over.
+    fn streams(&self, server: SocketAddr, seconds: u64) -> Result<Command> {
+        let objects = self.lab.disk().objects;
+        let urls = (0..STREAM_OBJECTS).map(|at| format!("https://{server}{}\n", objects.path(at)));
+        let file = self.directory.path().join("urls");
+        fs::write(&file, urls.collect::<String>())
+            .with_context(|| format!("writing {}", file.display()))?;
+        let mut command = self.load();
+        command.arg("--urls").arg(file);
+        command.args(["--connections", &self.options.connections.to_string()]);
+        command.args(["--expect-bytes", &objects.bytes.to_string()]);
+        command.args(["--warm-up", &WARM_UP_SECONDS.to_string()]);
+        command.args(["--seconds", &seconds.to_string()]);
+        command.args(["--watch-core", &format!("{SERVER_CORE},{CLIENT_CORE}")]);
+        Ok(command)
+    }
+
+    fn handshakes(&self, server: SocketAddr, rate: f64, seconds: u64) -> Command {
+        let mut command = self.load();
+        command.arg(format!("https://{server}/{SMALL_OBJECT}"));
+        command.args(["--connections", POOL, "--timeout", PATIENCE_SECONDS]);
+        command.args(["--expect-bytes", &SMALL_OBJECT_BYTES.to_string()]);
+        command.args(["--arrivals", &rate.to_string()]);
+        command.args(["--sweep-pause", "0.1", "--warm-up", "1"]);
+        command.args(["--seconds", &seconds.to_string()]);
+        command
+    }
+
+    /// `atlas-bench load` in the client's namespace, on the client's core.
+    fn load(&self) -> Command {
+        let mut command = self.lab.veth.client.command("taskset");
+        command.args(["-c", &CLIENT_CORE.to_string()]);
+        command.arg(&self.instruments).args(["load", "--json"]);
+        command.args(["--server-name", NAME, "--ca"]);
+        command.arg(self.lab.authority());
+        command
     }
 }
 
-/// Refuses a window with a handshake that is not of the kind to be measured, or a reply that was
-/// not compared.
-fn check(report: &LoadReport, kind: Kind) -> Result<()> {
-    let other = report.tls.iter().find(|it| it.kind != kind);
-    ensure!(
-        other.is_none(),
-        "not all handshakes were {kind:?}: {other:?}"
-    );
-    ensure!(report.handshakes > 0, "no handshake");
-    ensure!(
-        report.verified_replies == report.replies,
-        "only {} of {} replies were compared",
-        report.verified_replies,
-        report.replies
-    );
-    Ok(())
+/// Runs a load to its end and reads its report. That clients failed may be what is to be seen, so it is no
+/// failure here.
+fn read_report(command: &mut Command) -> Result<LoadReport> {
+    let output = output(command, LIMIT)?;
+    serde_json::from_slice(&output.stdout).with_context(|| {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        format!("reading the load's report; it said: {}", stderr.trim())
+    })
 }
 
-/// What one run found.
-#[derive(Clone, Debug, Serialize)]
-struct Measured {
-    /// Of the timed window.
-    seconds: f64,
-    /// Handshakes that were over in it, all of one kind.
-    handshakes: u64,
-    /// How many of them resumed a session: all or none.
-    resumed: u64,
-    /// Tickets they were given: each costs a server a sealing.
-    tickets: u64,
-    server_core_seconds: CoreSeconds,
-    client_core_seconds: CoreSeconds,
-}
+const HEADS: &str =
+    "   wanted   offered   completed    failed    p50 ms    p99 ms   streams   server   client";
 
-/// One run of one server.
-#[derive(Clone, Debug, Serialize)]
-struct Run {
-    /// Bounded by whichever core is full.
-    handshakes_per_second: f64,
-    /// Busy milliseconds of the server's core for each.
-    core_ms_per_handshake: f64,
-    /// Busy milliseconds of both cores for each.
-    all_core_ms_per_handshake: f64,
-    /// Busy part of the server's core, 0 to 1.
+/// One rate offered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Row {
+    /// Handshakes a second, as the command line has it.
+    wanted_per_second: f64,
+    /// Those the client did offer: fewer where its core was full.
+    offered_per_second: f64,
+    /// Handshakes that were over, their reply come.
+    completed_per_second: f64,
+    /// Connections that failed, timed out or were reset.
+    failed_per_second: f64,
+    /// From `connect` to the end of the handshake, milliseconds.
+    handshake_ms_p50: f64,
+    handshake_ms_p99: f64,
+    /// Bodies of the streams.
+    streams_gbps: f64,
+    /// Busy part of the server's core in the streams' window, 0 to 1.
     server_core_busy: f64,
-    /// Busy part of the client's core, 0 to 1.
+    /// The same of the clients' core, disk and both loads included.
     client_core_busy: f64,
-    /// Seconds the hypervisor took from both cores.
-    steal_seconds: f64,
-    /// Tickets the server made for each.
-    tickets_per_handshake: f64,
-    /// What it was computed from.
-    measured: Measured,
 }
 
-impl Run {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "handshakes of one run are far below 2^52"
-    )]
-    fn new(report: &LoadReport) -> Result<Self> {
-        let count = report.handshakes as f64;
-        let (server, client) = cores(report)?;
+impl Row {
+    fn new(rate: f64, streams: &LoadReport, beside: &LoadReport) -> Result<Self> {
+        ensure!(
+            streams.wrong_replies == 0 && streams.body_bytes > 0,
+            "the streams: {:?}",
+            streams.first_errors
+        );
+        ensure!(
+            beside.wrong_replies == 0,
+            "a wrong reply: {:?}",
+            beside.first_errors
+        );
+        let busy = |core| {
+            let found = streams
+                .cores
+                .iter()
+                .find(|it: &&CoreSeconds| it.core == core);
+            let found = found.with_context(|| format!("the load did not watch core {core}"))?;
+            anyhow::Ok(found.busy / streams.seconds)
+        };
+        let seconds = beside.seconds.max(f64::MIN_POSITIVE);
         Ok(Self {
-            handshakes_per_second: count / report.seconds,
-            core_ms_per_handshake: MILLI * server.busy / count,
-            all_core_ms_per_handshake: MILLI * (server.busy + client.busy) / count,
-            server_core_busy: server.busy / report.seconds,
-            client_core_busy: client.busy / report.seconds,
-            steal_seconds: server.steal + client.steal,
-            tickets_per_handshake: report.tickets as f64 / count,
-            measured: Measured {
-                seconds: report.seconds,
-                handshakes: report.handshakes,
-                resumed: report.resumed,
-                tickets: report.tickets,
-                server_core_seconds: server,
-                client_core_seconds: client,
-            },
+            wanted_per_second: rate,
+            offered_per_second: float(beside.arrivals - beside.missed_arrivals) / seconds,
+            completed_per_second: float(beside.replies) / seconds,
+            failed_per_second: float(beside.failures) / seconds,
+            handshake_ms_p50: float(beside.latency.connect.p50) / 1e3,
+            handshake_ms_p99: float(beside.latency.connect.p99) / 1e3,
+            streams_gbps: streams.gigabits_per_second,
+            server_core_busy: busy(SERVER_CORE)?,
+            client_core_busy: busy(CLIENT_CORE)?,
         })
     }
-}
 
-impl Rival<Run> {
-    /// Its line of the table.
-    fn row(&self) -> String {
-        let sum = |of: fn(&Measured) -> u64| -> u64 {
-            self.runs.iter().map(|run| of(&run.measured)).sum()
+    fn text(&self) -> String {
+        let bound = if self.client_core_busy > FULL {
+            "  the clients' core is full"
+        } else {
+            ""
         };
         format!(
-            "{:<18} {:>12.3}  {:>15}  {:>9.3}  {:>6.0}  {:>13}  {:>5.0}%  {:>5.0}%  {:>7.2}  \
-             {:>7.2}  {:>8}  {:>8}",
-            self.name,
-            self.middle(|run| run.core_ms_per_handshake),
-            self.spread(|run| run.core_ms_per_handshake, 3),
-            self.middle(|run| run.all_core_ms_per_handshake),
-            self.middle(|run| run.handshakes_per_second),
-            self.spread(|run| run.handshakes_per_second, 0),
-            100.0 * self.middle(|run| run.server_core_busy),
-            100.0 * self.middle(|run| run.client_core_busy),
-            self.middle(|run| run.steal_seconds),
-            self.middle(|run| run.tickets_per_handshake),
-            sum(|measured| measured.handshakes),
-            sum(|measured| measured.resumed),
+            "{:>9.0} {:>9.0} {:>11.0} {:>9.0} {:>9.1} {:>9.1} {:>9.2} {:>7.0}% {:>7.0}%{bound}",
+            self.wanted_per_second,
+            self.offered_per_second,
+            self.completed_per_second,
+            self.failed_per_second,
+            self.handshake_ms_p50,
+            self.handshake_ms_p99,
+            self.streams_gbps,
+            100.0 * self.server_core_busy,
+            100.0 * self.client_core_busy,
         )
-    }
-}
-
-/// Atlas against nginx, one figure each round.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Ratios {
-    /// nginx's core-milliseconds for each handshake over ours.
-    handshakes_per_core_second: Vec<f64>,
-    /// The same, with the busy time of both cores.
-    handshakes_per_second_of_all: Vec<f64>,
-    /// Ours over nginx's.
-    handshakes_per_second: Vec<f64>,
-}
-
-/// A whole bench.
-#[derive(Clone, Debug, Serialize)]
-struct Report {
-    /// What it ran on and with: `(name, value)`.
-    environment: Vec<(String, String)>,
-    rivals: Vec<Rival<Run>>,
-    ratios: Ratios,
-}
-
-impl Report {
-    fn new(environment: Vec<(String, String)>, rivals: Vec<Rival<Run>>) -> Self {
-        let ours = rivals.iter().find(|rival| rival.is_ours);
-        let ratios = ours.map_or_else(Ratios::default, |ours| Ratios {
-            handshakes_per_core_second: lowest_over(ours, &rivals, |run| run.core_ms_per_handshake),
-            handshakes_per_second_of_all: lowest_over(ours, &rivals, |run| {
-                run.all_core_ms_per_handshake
-            }),
-            handshakes_per_second: over_highest(ours, &rivals, |run| run.handshakes_per_second),
-        });
-        Self {
-            environment,
-            rivals,
-            ratios,
-        }
-    }
-
-    /// The table.
-    fn text(&self) -> String {
-        let mut out = environment_text(&self.environment);
-        let _ = writeln!(
-            out,
-            "\n{:<18} {:>12}  {:>15}  {:>9}  {:>6}  {:>13}  {:>6}  {:>6}  {:>7}  {:>7}  {:>8}  \
-             {:>8}",
-            "median of rounds",
-            "core-ms each",
-            "(min-max)",
-            "all cores",
-            "/s",
-            "(min-max)",
-            "server",
-            "client",
-            "steal s",
-            "tickets",
-            "shaken",
-            "resumed"
-        );
-        for rival in &self.rivals {
-            let _ = writeln!(out, "{}", rival.row());
-        }
-        let ratios = &self.ratios;
-        if !ratios.handshakes_per_second.is_empty() {
-            let _ = writeln!(
-                out,
-                "\natlas / nginx, median of {} rounds: {:.2} x the handshakes per core-second \
-                 ({:.2} x with both cores counted), {:.2} x the handshakes a second",
-                ratios.handshakes_per_second.len(),
-                median(&ratios.handshakes_per_core_second),
-                median(&ratios.handshakes_per_second_of_all),
-                median(&ratios.handshakes_per_second)
-            );
-        }
-        out.push_str("Go by core-ms each: handshakes a second are bounded by either core.\n");
-        out
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ::load::Agreed;
-
-    use super::super::load::tests::report;
     use super::*;
 
-    fn run(handshakes: u64, busy: f64) -> Run {
-        let report = LoadReport {
-            handshakes,
-            tickets: 4000,
-            ..report(2.0, 0, [busy, 1.0])
-        };
-        Run::new(&report).expect("a whole report")
-    }
-
-    #[test]
-    fn only_the_expected_kind_counts_and_every_reply_is_compared() {
-        let of = |kinds: &[Kind]| LoadReport {
-            handshakes: 1,
-            tls: kinds
-                .iter()
-                .map(|kind| Agreed {
-                    version: String::new(),
-                    suite: String::new(),
-                    group: String::new(),
-                    kind: *kind,
-                    handshakes: 1,
-                })
-                .collect(),
-            ..LoadReport::default()
-        };
-        use Kind::{Full, Resumed, Retried};
-        check(&of(&[Full]), Full).expect("full");
-        check(&of(&[Resumed]), Resumed).expect("resumed");
-        for (kinds, wanted) in [
-            (&[Full][..], Resumed),
-            (&[Resumed], Full),
-            (&[Retried], Full),
-            (&[Full, Resumed], Full),
-        ] {
-            check(&of(kinds), wanted).expect_err("a handshake of another kind");
+    /// A report of streams in which all went well.
+    fn streams(seconds: f64, body_bytes: u64, busy: [f64; 2]) -> LoadReport {
+        let cores = [SERVER_CORE, CLIENT_CORE].into_iter().zip(busy);
+        let cores = cores.map(|(core, busy)| CoreSeconds {
+            core,
+            busy,
+            ..Default::default()
+        });
+        LoadReport {
+            seconds,
+            body_bytes,
+            cores: cores.collect(),
+            ..Default::default()
         }
-        let unseen = LoadReport {
-            replies: 1,
-            ..of(&[Full])
-        };
-        check(&unseen, Full).expect_err("a reply was not compared");
-        check(&LoadReport::default(), Full).expect_err("no handshake");
+    }
+
+    fn beside(arrivals: u64, missed_arrivals: u64) -> LoadReport {
+        LoadReport {
+            arrivals,
+            missed_arrivals,
+            seconds: 2.0,
+            replies: 10,
+            failures: 4,
+            ..LoadReport::default()
+        }
     }
 
     #[test]
-    fn figures_are_for_each_handshake_and_more_is_better_in_every_ratio() {
-        let atlas = run(2000, 0.5);
-        assert!((atlas.handshakes_per_second - 1000.0).abs() < 1e-9);
-        assert!((atlas.core_ms_per_handshake - 0.25).abs() < 1e-9);
-        assert!((atlas.all_core_ms_per_handshake - 0.75).abs() < 1e-9);
-        assert!((atlas.tickets_per_handshake - 2.0).abs() < 1e-9);
-        let rival = |name: &str, is_ours, run| Rival {
-            name: name.to_owned(),
-            is_ours,
-            runs: vec![run],
+    fn a_row_is_a_second_and_tells_a_full_client() {
+        let row = |client| {
+            let streams = streams(2.0, 1, [1.0, client]);
+            Row::new(100.0, &streams, &beside(200, 20)).expect("a row")
         };
-        let nginx = rival("nginx", false, run(1000, 1.0));
-        let report = Report::new(Vec::new(), vec![rival("atlas", true, atlas), nginx]);
-        let ratios = &report.ratios;
-        assert!((ratios.handshakes_per_core_second[0] - 4.0).abs() < 1e-9);
-        assert!((ratios.handshakes_per_second_of_all[0] - 2.0 / 0.75).abs() < 1e-9);
-        assert!((ratios.handshakes_per_second[0] - 2.0).abs() < 1e-9);
+        let full = row(2.0);
+        assert!((full.offered_per_second - 90.0).abs() < 1e-9);
+        assert!((full.completed_per_second - 5.0).abs() < 1e-9);
+        assert!((full.failed_per_second - 2.0).abs() < 1e-9);
+        assert!((full.server_core_busy - 0.5).abs() < 1e-9);
+        assert!(full.text().ends_with("the clients' core is full"));
+        assert!(!row(1.0).text().ends_with("full"));
+    }
+
+    #[test]
+    fn wrong_bytes_are_refused_and_no_handshakes_are_none() {
+        let alone = streams(1.0, 1, [0.5, 0.5]);
+        let row = Row::new(0.0, &alone, &LoadReport::default()).expect("alone");
+        assert!(row.completed_per_second.abs() < 1e-9);
+        let wrong = LoadReport {
+            wrong_replies: 1,
+            ..beside(1, 0)
+        };
+        Row::new(1.0, &alone, &wrong).expect_err("a wrong reply");
+        Row::new(1.0, &wrong, &beside(1, 0)).expect_err("a wrong stream");
+        let silent = streams(1.0, 0, [0.5, 0.5]);
+        Row::new(1.0, &silent, &beside(1, 0)).expect_err("no stream");
+        let mut lacking = alone.clone();
+        lacking.cores.pop();
+        Row::new(1.0, &lacking, &beside(1, 0)).expect_err("the clients' core");
     }
 }

@@ -10,7 +10,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum;
 
 use super::tls::{Credentials, is_kernel_tls_available};
 use testbed::bench_disk::{BenchDisk, ObjectDirectory, Objects};
@@ -41,22 +40,6 @@ const HTTP_PORT: u16 = 80;
 
 /// Where HTTPS is served.
 const HTTPS_PORT: u16 = 443;
-
-/// Which core runs the kernel's receive side (RPS). A veth hands a packet over on the core that
-/// sent it, so the client's TCP runs on the server's core, and the kernel server's ACK processing,
-/// which is what makes it send, on the client's: `core-s/GB` leaves that out, `all cores` does not.
-/// Two machines do not do each other's work, but the inter-processor interrupts that part them cost
-/// a virtual machine more than the work does.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Steering {
-    /// Its own: the server's host on the server's core, the client's on the client's
-    Own,
-    /// The kernel's default on a veth: the sender's
-    Sender,
-    /// The server's host's on the server's core, the client's as by default: what a middlebox in
-    /// the client's namespace needs (its thread would otherwise do the server's TCP)
-    Server,
-}
 
 /// A server that takes its turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,7 +141,6 @@ impl Lab {
     /// Builds it, with up to `total_bytes` of objects of `object_bytes` each, each `copies` times.
     pub(crate) fn new(
         (total_bytes, object_bytes, copies): (u64, u64, u64),
-        steering: Steering,
         credentials: Credentials,
     ) -> Result<Self> {
         let load_before = fs::read_to_string("/proc/loadavg").context("reading the load")?;
@@ -172,7 +154,6 @@ impl Lab {
             tune_kernel_tcp(namespace)?;
         }
         free_ports(&veth)?;
-        steer(&veth, steering)?;
         eprintln!("making the bench disk");
         let bench_disk = BenchDisk::new(total_bytes, object_bytes, copies, CLIENT_CORE)?;
         Ok(Self {
@@ -394,28 +375,6 @@ pub(crate) fn stop(server: Server) -> Result<Stopped> {
         stopped.last_words()
     );
     Ok(stopped)
-}
-
-/// The hosts steered have their packets processed on their own core. Undone with the namespaces.
-fn steer(veth: &VethPair, steering: Steering) -> Result<()> {
-    let ends = [
-        (&veth.server, VethPair::SERVER_INTERFACE, SERVER_CORE),
-        (&veth.client, VethPair::CLIENT_INTERFACE, CLIENT_CORE),
-    ];
-    let steered = match steering {
-        Steering::Sender => 0,
-        Steering::Server => 1,
-        Steering::Own => ends.len(),
-    };
-    let ends = ends.into_iter().take(steered);
-    for (namespace, interface, core) in ends {
-        let mask = format!("{:x}", 1 << core);
-        let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
-        run(namespace
-            .command("sh")
-            .args(["-c", &format!("echo {mask} > {file}")]))?;
-    }
-    Ok(())
 }
 
 /// What a program says, in one piece; it may be missing.

@@ -12,26 +12,19 @@
     reason = "a command-line tool speaks to its terminal"
 )]
 
-mod attacks;
 mod binaries;
 mod figures;
 mod handshakes;
 mod lab;
 mod ledger;
-mod load;
-mod overload;
+mod page;
 mod paths;
-mod report;
 mod statistics;
+mod stored;
 mod tls;
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Subcommand;
-use serde::Serialize;
-
 use testbed::is_root;
 
 /// What to measure.
@@ -42,10 +35,8 @@ pub enum Bench {
     Figures(Box<figures::FiguresOptions>),
     /// Makes the page and the plots of stored results, in seconds
     Report(figures::ReportOptions),
-    /// TLS 1.3 handshakes, full or resumed, against nginx (needs root)
+    /// TLS 1.3 handshakes at rates, beside streams at full speed (needs root)
     Handshakes(handshakes::HandshakesOptions),
-    /// What viewers and new clients keep while others attack (needs root)
-    Attacks(attacks::AttacksOptions),
     /// Atlas's TCP beside Linux's over the same paths, by RTT, loss and buffer; fairness (needs root)
     Paths(paths::PathsOptions),
     /// Where the server's core spends its time: a profile's samples, by stop of the data path
@@ -64,10 +55,6 @@ pub fn run_command(bench: &Bench) -> Result<()> {
         Bench::Figures(options) => {
             check_machine()?;
             figures::run_command(options)
-        }
-        Bench::Attacks(options) => {
-            check_machine()?;
-            attacks::run_command(options)
         }
         Bench::Paths(options) if options.only_reads() => paths::run_command(options),
         Bench::Paths(options) => {
@@ -96,15 +83,5 @@ fn check_machine() -> Result<()> {
         cores > lab::CLIENT_CORE,
         "the bench needs two cores: one serves, one asks"
     );
-    Ok(())
-}
-
-/// Prints a report, and keeps it if asked.
-fn publish(text: &str, report: &impl Serialize, json: Option<&Path>) -> Result<()> {
-    print!("{text}");
-    if let Some(file) = json {
-        fs::write(file, serde_json::to_string_pretty(report)? + "\n")
-            .with_context(|| format!("writing {}", file.display()))?;
-    }
     Ok(())
 }

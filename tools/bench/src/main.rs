@@ -17,11 +17,11 @@ const EXIT_FAILED: u8 = 1;
 /// What follows `atlas-bench --help`.
 const NOTES: &str = "\
 Examples:
-  1,000 connections over TLS for a minute, reply lengths and TLS records counted:
-    atlas-bench load -c 1000 -s 60 --insecure 'https://10.77.0.2/{0..999}.bin'
+  1,000 handshakes a second, one request each:
+    atlas-bench load -c 16000 --arrivals 1000 --insecure https://10.77.0.2/small.bin
 
-  What a disk gives by reads in flight and by read size:
-    atlas-bench disk --make /srv/test.bin --bytes 4G
+  What a disk gives one core with 64 reads in flight:
+    taskset -c 0 atlas-bench stages read /dev/nvme0n1 --window 64 --watch-core 0
 
   A server's cost as behind a NIC, by 64 clients that see headers only:
     ip netns exec wire atlas-bench wire --server 10.99.0.2:80 --core 1 --directory /srv/films
@@ -30,7 +30,7 @@ Examples:
     taskset -c 0 atlas-bench stages seal
 
 Output:
-  stdout  the report when the instrument ends: text, or with --json one JSON object
+  stdout  the report when the instrument ends: text, or one JSON object (--json)
   stderr  progress and errors
 
 Exit codes:
@@ -50,24 +50,18 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Ask a server for objects over thousands of connections, and count and check what comes
+    /// Load a server over TLS with streams, or with handshakes that arrive at a rate
     Load(load::LoadArgs),
-    /// Read a file or disk: latency, throughput and CPU time by window and read size
-    Disk(disk::DiskArgs),
     /// Load a server through a TAP that behaves as a NIC does, with clients that see headers only
-    Wire(nic_wire::WireArgs),
-    /// Flood a server, or hold its connections, from a network namespace made for it
-    Attack(attack::AttackArgs),
-    /// Run one stage of Atlas's pipeline alone: read, seal or write; or its client's side
+    Wire(Box<nic_wire::WireArgs>),
+    /// Run one stage of Atlas's pipeline alone: read, session, seal or write
     Stages(stages::StagesArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Load(args) => load::run(&args),
-        Command::Disk(args) => disk::run(&args),
         Command::Wire(args) => nic_wire::run(&args),
-        Command::Attack(args) => attack::run(&args),
         Command::Stages(args) => stages::run(&args),
     };
     match outcome {

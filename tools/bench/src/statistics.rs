@@ -46,6 +46,11 @@ impl Median {
     }
 }
 
+/// The middle value alone; 0 without any.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    Median::new(values.iter().copied()).map_or(0.0, |it| it.middle)
+}
+
 /// The probability that the median lies between the least and the greatest of `count` values, `skip`
 /// of them left out at each end: it does not if at most `skip` fall on one side of it.
 fn coverage(count: usize, skip: usize) -> f64 {

@@ -1,7 +1,7 @@
 //! The credentials of the servers of a bench over TLS: one key, one certificate, and an authority made
 //! for the run and deleted with it.
 //!
-//! What the client offers is its command line's ([`super::load`]). Bounded by: nothing to bound.
+//! Bounded by: nothing to bound.
 
 use std::fmt;
 use std::fs;
@@ -23,13 +23,6 @@ pub(crate) enum Key {
     Rsa,
     /// ECDSA on P-256
     Ecdsa,
-}
-
-/// Its name on a command line: what is passed on to the load's.
-pub(crate) fn argument(value: impl ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 impl fmt::Display for Key {

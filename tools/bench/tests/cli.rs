@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 
 /// The instruments.
-const INSTRUMENTS: [&str; 3] = ["load", "disk", "stages"];
+const INSTRUMENTS: [&str; 2] = ["load", "stages"];
 
 fn bench(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_atlas-bench"))
@@ -51,7 +51,6 @@ fn what_cannot_be_measured_is_one_line_and_exits_with_one() {
     for words in [
         &["load", "--urls", "/no/such/file"][..],
         &["wire", "--server", "10.99.0.2:80"],
-        &["disk", "/no/such/file"],
         &["stages", "read", "/no/such/directory"],
     ] {
         let output = bench(words);
@@ -62,25 +61,6 @@ fn what_cannot_be_measured_is_one_line_and_exits_with_one() {
         assert_eq!(lines.len(), 1, "{words:?}: {text}");
         assert!(lines[0].starts_with("atlas-bench: "), "{words:?}: {text}");
     }
-}
-
-#[test]
-fn without_fio_only_what_compares_with_it_is_refused_and_nothing_is_made() {
-    let directory = tempfile::tempdir().unwrap();
-    let made = directory.path().join("made");
-    let disk = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_atlas-bench"));
-        command.args(["disk", "--make"]).arg(&made);
-        command.args(words).env("PATH", directory.path());
-        command.output().unwrap()
-    };
-    let output = disk(&["--fio", "libaio"]);
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("install it"), "{text}");
-    assert!(!made.exists());
-    let text = stderr(&disk(&["--bytes", "4K"]));
-    assert!(made.exists() && !text.contains("fio"), "{text}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bottleneck::{Disorder, LegPlan, PathPlan};
-use load::content::Content;
+use testbed::content::Content;
 
 /// Connections of a client, all at once; every second is over IPv6.
 pub const CONNECTIONS: u64 = 8;

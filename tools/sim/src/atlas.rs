@@ -116,27 +116,6 @@ impl Atlas {
         moments.into_iter().flatten().any(|at| at <= now)
     }
 
-    /// When it has something to do.
-    pub(crate) fn due_at(&self) -> Option<Instant> {
-        let moments = [self.poll_timeout(), self.worker.link().next_event()];
-        moments.into_iter().flatten().min()
-    }
-
-    /// Compares nothing that it sends from now on with what it sent before, and keeps nothing.
-    pub(crate) const fn stop_checking(&mut self) {
-        self.worker.link_mut().stop_checking();
-    }
-
-    /// What passed its link.
-    pub(crate) fn link_counters(&self) -> link::LinkCounters {
-        self.worker.link().counters()
-    }
-
-    /// Reads that it has begun.
-    pub(crate) fn read_commands(&self) -> u64 {
-        self.worker.disk().counters().disk_read_commands
-    }
-
     /// Before a round: what another worker had no connection for.
     pub(crate) fn handle_stray(&mut self, now: Instant, stray: Stray) {
         self.worker.handle_stray(now, stray);

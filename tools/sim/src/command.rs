@@ -35,7 +35,6 @@ struct Options {
     canary: Option<Canary>,
     jobs: usize,
     frames: bool,
-    capacity: bool,
     trace: Option<String>,
     pcap: Option<String>,
     help: bool,
@@ -48,7 +47,6 @@ The whole server on a virtual clock, seeded.
   sim --seed N [--scenario NAME] [--canary NAME] [--frames] [--trace FILE]
       [--pcap FILE]
   sim [--seeds A..B] [--scenario NAME] [--canary NAME] [--jobs N]
-  sim --capacity
 
   --seed N         one run, with all its counters
   --frames         prints its scenario and a line for each frame
@@ -57,7 +55,6 @@ The whole server on a virtual clock, seeded.
   --pcap FILE      writes its frames to FILE
   --seeds A..B     many runs, B excluded [0..1000]
   --jobs N         on that many threads [1]
-  --capacity       what 1 to 64 workers serve and which resource ends first, as a table
   --scenario NAME  draws only these troubles:";
 
 /// Why the command failed.
@@ -85,9 +82,6 @@ pub fn run_command(args: impl Iterator<Item = String>) -> Result<(), CommandErro
     if options.help {
         return Ok(print_help(&mut out)?);
     }
-    if options.capacity {
-        return Ok(crate::capacity::print(&mut out)?);
-    }
     let failed = match options.seed {
         Some(seed) => run_one(&mut out, seed, &options)?,
         None => run_many(&mut out, &options)?,
@@ -107,7 +101,6 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         canary: None,
         jobs: 1,
         frames: false,
-        capacity: false,
         trace: None,
         pcap: None,
         help: false,
@@ -135,7 +128,6 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                 let jobs = number(&value()?)?;
                 options.jobs = usize::try_from(jobs).unwrap_or(1).clamp(1, 64);
             }
-            "--capacity" => options.capacity = true,
             "--frames" => options.frames = true,
             "--trace" => options.trace = Some(value()?),
             "--pcap" => options.pcap = Some(value()?),

@@ -53,7 +53,6 @@
 
 mod abusive_peer;
 mod atlas;
-mod capacity;
 mod checked_link;
 mod client;
 mod command;

@@ -20,9 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use load::content::OBJECT_SEED;
 
-use crate::content::Content;
+use crate::content::{Content, OBJECT_SEED};
 use crate::interrupt;
 use crate::process::run;
 use crate::undo::Undo;

@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP are remembered; waits look at it and fail, so that guards undo what
 //! was set up.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
@@ -46,4 +46,19 @@ pub fn check() -> Result<()> {
         bail!("interrupted");
     }
     Ok(())
+}
+
+/// A flag that SIGINT and SIGTERM set, for an instrument that sets nothing up: a second one ends the process.
+///
+/// # Errors
+/// What the kernel refuses.
+pub fn stop_at_signal() -> Result<Arc<AtomicBool>> {
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // In this order: the second signal finds the flag set.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&is_stopped))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&is_stopped)))
+            .context("listening for interrupts")?;
+    }
+    Ok(is_stopped)
 }

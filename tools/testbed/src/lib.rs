@@ -1,5 +1,6 @@
 //! What every program that runs a server for real needs: network namespaces and veth pairs, disks,
-//! children, other servers to compare with, test content, and undoing.
+//! children, other servers to compare with, test content, and undoing; and what all instruments need: seeded
+//! numbers, delays, times of cores, a TLS client.
 //!
 //! Everything set up here is undone when its guard is dropped, in reverse order, whether the
 //! command succeeded, failed, panicked or was interrupted: signals only set a flag
@@ -19,20 +20,24 @@ pub mod capture;
 pub mod certificate;
 pub mod client;
 pub mod content;
+pub mod cores;
 pub mod corpus;
 pub mod curl;
 pub mod film;
 pub mod interrupt;
+pub mod latency;
 pub mod namespace;
 pub mod openssl;
 pub mod packages;
 pub mod pages;
 pub mod process;
 pub mod program;
+pub mod random;
 pub mod raw_store;
 pub mod rivals;
 pub mod server;
 pub mod suite;
+pub mod tls_client;
 pub mod traffic_server;
 pub mod undo;
 

@@ -60,12 +60,6 @@ pub const FOR_LAB: [Package; 5] = [
     package("xz", "xz-utils"),
 ];
 
-/// What counts instructions in the lab's guest: a static program, which needs nothing else of its package.
-pub const CALLGRIND: &str = "/usr/libexec/valgrind/callgrind-amd64-linux";
-
-/// What `lab --disk count` uses besides.
-pub const FOR_COUNTS: [Package; 1] = [package(CALLGRIND, "valgrind")];
-
 /// What `boot` uses: a Debian tree, and what boots it.
 pub const FOR_BOOT: [Package; 2] = [
     package("mmdebstrap", "mmdebstrap"),
@@ -77,7 +71,7 @@ pub const FOR_DEMO: [Package; 2] = [package("ip", "iproute2"), package("ffmpeg",
 
 /// What `bench figures` uses: the bench disk's file system and the rivals, one of them with its TLS.
 /// A library is known by a file of it.
-pub const FOR_FIGURES: [Package; 8] = [
+pub const FOR_FIGURES: [Package; 7] = [
     package("ip", "iproute2"),
     package("mkfs.xfs", "xfsprogs"),
     package("nginx", "nginx-light"),
@@ -85,7 +79,6 @@ pub const FOR_FIGURES: [Package; 8] = [
     package("lighttpd", "lighttpd"),
     package("/usr/lib/lighttpd/mod_openssl.so", "lighttpd-mod-openssl"),
     package("traffic_server", "trafficserver"),
-    package("wrk", "wrk"),
 ];
 
 /// What the other benches use.

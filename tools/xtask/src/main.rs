@@ -57,8 +57,6 @@ enum Command {
     Interop(interop::InteropOptions),
     /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
     Lab(lab::LabOptions),
-    /// Runs the scripts of packetdrill, a program that is not ours, against our TCP
-    Packetdrill(packetdrill::command::Options),
     /// Runs the whole server on a virtual clock, seeded
     Sim {
         /// Passed on to the simulator; try --help
@@ -87,9 +85,6 @@ fn main() -> ExitCode {
         Command::Drill { files } => drill::run_command(files),
         Command::Interop(options) => interop::run_command(options),
         Command::Lab(options) => lab::run_command(options),
-        Command::Packetdrill(options) => {
-            packetdrill::command::run_command(options, &testbed::workspace_root())
-        }
         Command::Sim { arguments } => simulate::run_command(arguments),
         Command::Soak(soak) => soak::run_command(soak),
         Command::Test(options) => test::run_command(options),

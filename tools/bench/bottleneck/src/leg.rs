@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use load::random::Random;
+use testbed::random::Random;
 
 /// What one direction does to frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,7 +14,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use bottleneck::{Disorder, Fate, Leg, LegPlan, Path, PathPlan};
-use load::content::Content;
+use testbed::content::Content;
 use testbed::namespace::VethPair;
 
 /// Where the tests send to.

@@ -23,8 +23,6 @@ pub(crate) enum FaultKind {
     Status,
     /// A body longer or shorter than it was to be, or cut short.
     Length,
-    /// A body with a byte that is not the object's.
-    Bytes,
     /// A head that is no HTTP/1.1 or does not tell the body's length.
     Head,
     /// TLS records that do not add up, do not open, or an alert.
@@ -32,25 +30,10 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
-    /// All, in the order they are reported.
-    pub(crate) const ALL: [Self; 11] = [
-        Self::Connect,
-        Self::Handshake,
-        Self::Closed,
-        Self::Reset,
-        Self::TimedOut,
-        Self::Socket,
-        Self::Status,
-        Self::Length,
-        Self::Bytes,
-        Self::Head,
-        Self::Records,
-    ];
-
     /// Whether a server that does this has answered wrongly, rather than not at all.
     pub(crate) fn is_wrong(self) -> bool {
         match self {
-            Self::Status | Self::Length | Self::Bytes | Self::Head | Self::Records => true,
+            Self::Status | Self::Length | Self::Head | Self::Records => true,
             Self::Connect
             | Self::Handshake
             | Self::Closed
@@ -71,7 +54,6 @@ impl FaultKind {
             Self::Socket => "socket",
             Self::Status => "status",
             Self::Length => "length",
-            Self::Bytes => "bytes",
             Self::Head => "head",
             Self::Records => "records",
         }

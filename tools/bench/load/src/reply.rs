@@ -1,11 +1,10 @@
 //! Where a connection is in its reply, whatever carries it.
 //!
-//! A head is parsed, a body counted or compared. It refuses replies without a `Content-Length`:
+//! A head is parsed, a body counted. It refuses replies without a `Content-Length`:
 //! what is chunked or ends with the connection cannot be counted without being read. A wrong
-//! status, length or byte is noted and the body still taken, so that the connection lives on.
+//! status or length is noted and the body still taken, so that the connection lives on.
 //! Bounded by: [`HEAD_BYTES_MAX`], [`HEADERS_MAX`].
 
-use crate::content::Check;
 use crate::fault::{Fault, FaultKind};
 
 /// Largest reply head, bytes.
@@ -14,35 +13,13 @@ pub(crate) const HEAD_BYTES_MAX: usize = 8192;
 /// Most header lines of a reply.
 const HEADERS_MAX: usize = 64;
 
-/// What a reply is to be.
-#[derive(Debug, Default)]
-pub(crate) struct Expectation {
-    /// Length of the body, bytes, if it is known.
-    pub(crate) body_bytes: Option<u64>,
-    /// What the body is compared with, if it is.
-    pub(crate) check: Option<Box<Check>>,
-}
-
-/// How a reply that is complete was.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    /// What was wrong first, if anything.
-    pub(crate) fault: Option<Fault>,
-    /// The server keeps the connection open.
-    pub(crate) is_kept: bool,
-    /// Every byte of the body was compared.
-    pub(crate) is_verified: bool,
-    /// Length of the body.
-    pub(crate) body_bytes: u64,
-}
-
 /// A reply under way.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     at: At,
-    expected: Expectation,
+    /// What the body's length is to be, if it is known.
+    expected_bytes: Option<u64>,
     fault: Option<Fault>,
-    is_kept: bool,
     total_bytes: u64,
     /// Bytes of bodies that have come since they were last taken account of.
     fresh_bytes: u64,
@@ -61,53 +38,25 @@ enum At {
 
 impl Reply {
     /// A request has been made.
-    pub(crate) fn open(&mut self, expected: Expectation) {
-        assert!(!self.is_open(), "one request at a time");
+    pub(crate) fn open(&mut self, expected_bytes: Option<u64>) {
+        assert!(matches!(self.at, At::Idle), "one request at a time");
         self.at = At::Head(Vec::new());
-        self.expected = expected;
+        self.expected_bytes = expected_bytes;
         self.fault = None;
     }
 
-    /// How the reply was if it is complete, told once; then nothing is open any more.
-    pub(crate) fn close(&mut self) -> Option<Outcome> {
+    /// What was wrong with the reply, if anything, once it is complete; told once. Then nothing is open
+    /// any more.
+    pub(crate) fn close(&mut self) -> Option<Option<Fault>> {
         if !matches!(self.at, At::Body { left_bytes: 0 }) {
             return None;
         }
         self.at = At::Idle;
-        let is_compared = self.expected.check.take().is_some();
-        let fault = self.fault.take();
-        Some(Outcome {
-            is_verified: is_compared && fault.is_none(),
-            fault,
-            is_kept: self.is_kept,
-            body_bytes: self.total_bytes,
-        })
+        Some(self.fault.take())
     }
 
-    /// Whether a request is open.
-    pub(crate) fn is_open(&self) -> bool {
-        !matches!(self.at, At::Idle)
-    }
-
-    /// Whether the first byte of the reply has come.
-    pub(crate) fn has_begun(&self) -> bool {
-        match &self.at {
-            At::Idle => false,
-            At::Head(head) => !head.is_empty(),
-            At::Body { .. } => true,
-        }
-    }
-
-    /// Bytes of the body that need only be counted; none where they must be seen.
+    /// Bytes of the body that are still to come; none outside it.
     pub(crate) fn countable_bytes(&self) -> Option<u64> {
-        match self.at {
-            At::Body { left_bytes } if self.expected.check.is_none() => Some(left_bytes),
-            At::Idle | At::Head(_) | At::Body { .. } => None,
-        }
-    }
-
-    /// Bytes of the body still to come, seen or not; none outside it.
-    pub(crate) fn left_bytes(&self) -> Option<u64> {
         match self.at {
             At::Body { left_bytes } => Some(left_bytes),
             At::Idle | At::Head(_) => None,
@@ -125,7 +74,7 @@ impl Reply {
     /// What leaves no hope of finding the next reply.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let At::Head(head) = &mut self.at else {
-            return self.read_body(bytes);
+            return self.count(bytes.len() as u64);
         };
         // Almost always the head comes whole: then nothing is kept.
         if !head.is_empty() {
@@ -154,26 +103,27 @@ impl Reply {
         Ok(())
     }
 
-    /// What it means that the server has closed now; none if it may.
-    pub(crate) fn ended(&self) -> Option<Fault> {
-        match &self.at {
-            At::Idle => None,
-            At::Head(head) if head.is_empty() => Some(Fault::new(
+    /// What it means that the server has closed now.
+    pub(crate) fn ended(&self) -> Fault {
+        let (kind, text) = match &self.at {
+            At::Idle => (FaultKind::Closed, "the server closed".to_owned()),
+            At::Head(head) if head.is_empty() => (
                 FaultKind::Closed,
-                "the server closed before a reply it owed",
-            )),
-            At::Head(head) => Some(Fault::new(
+                "the server closed before a reply it owed".to_owned(),
+            ),
+            At::Head(head) => (
                 FaultKind::Length,
                 format!("closed after {} bytes of a head", head.len()),
-            )),
-            At::Body { left_bytes } => Some(Fault::new(
+            ),
+            At::Body { left_bytes } => (
                 FaultKind::Length,
                 format!(
                     "closed with {left_bytes} of {} bytes missing",
                     self.total_bytes
                 ),
-            )),
-        }
+            ),
+        };
+        Fault::new(kind, text)
     }
 
     fn read_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
@@ -186,18 +136,15 @@ impl Reply {
             return Ok(());
         };
         self.begin_body(&head);
-        self.read_body(bytes.get(head.bytes..).unwrap_or(&[]))
+        self.count(bytes.len().saturating_sub(head.bytes) as u64)
     }
 
     fn begin_body(&mut self, head: &Head) {
         self.total_bytes = head.body_bytes;
-        self.is_kept = head.is_kept;
         self.at = At::Body {
             left_bytes: head.body_bytes,
         };
-        let check = self.expected.check.as_deref();
-        let expected = self.expected.body_bytes;
-        let expected = expected.or_else(|| check.and_then(Check::size_bytes));
+        let expected = self.expected_bytes;
         let wrong_length = expected.filter(|bytes| *bytes != head.body_bytes);
         self.fault = if head.status != STATUS_OK {
             let text = format!("{} with {} bytes", head.status, head.body_bytes);
@@ -208,22 +155,6 @@ impl Reply {
                 Fault::new(FaultKind::Length, text)
             })
         };
-        if self.fault.is_some() {
-            // There is nothing to compare with.
-            self.expected.check = None;
-        }
-    }
-
-    fn read_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.count(bytes.len() as u64)?;
-        let Some(check) = &mut self.expected.check else {
-            return Ok(());
-        };
-        if let Err(error) = check.read(bytes) {
-            self.fault = Some(Fault::new(FaultKind::Bytes, format!("{error:#}")));
-            self.expected.check = None;
-        }
-        Ok(())
     }
 }
 
@@ -244,7 +175,6 @@ struct Head {
     bytes: usize,
     status: u16,
     body_bytes: u64,
-    is_kept: bool,
 }
 
 impl Head {
@@ -277,17 +207,10 @@ impl Head {
                 return Err(Fault::new(FaultKind::Head, text));
             }
         };
-        let connection = value("connection").unwrap_or(b"");
-        // RFC 9112 s9.3: version 1.1 keeps unless it says otherwise, version 1.0 the reverse.
-        let is_kept = match response.version {
-            Some(1) => !connection.eq_ignore_ascii_case(b"close"),
-            _ => connection.eq_ignore_ascii_case(b"keep-alive"),
-        };
         Ok(Some(Self {
             bytes,
             status,
             body_bytes,
-            is_kept,
         }))
     }
 }
@@ -295,18 +218,17 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::{Content, Reference};
 
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
 
-    fn open(expected: Expectation) -> Reply {
+    fn open(expected: Option<u64>) -> Reply {
         let mut reply = Reply::default();
         reply.open(expected);
         reply
     }
 
-    fn outcome(head: &str, body: &[u8]) -> Outcome {
-        let mut reply = open(Expectation::default());
+    fn outcome(head: &str, body: &[u8]) -> Option<Fault> {
+        let mut reply = open(None);
         reply.read(head.as_bytes()).expect("a head");
         reply.read(body).expect("a body");
         reply.close().expect("complete")
@@ -318,10 +240,9 @@ mod tests {
 
     #[test]
     fn a_reply_in_pieces_is_complete_at_its_last_byte_and_not_before() {
-        let mut reply = open(Expectation::default());
-        for (index, byte) in HEAD.iter().enumerate() {
+        let mut reply = open(None);
+        for byte in HEAD {
             assert_eq!(reply.countable_bytes(), None);
-            assert_eq!(reply.has_begun(), index > 0);
             reply.read(&[*byte]).expect("a head");
         }
         reply.read(b"ab").expect("seen");
@@ -331,21 +252,17 @@ mod tests {
         reply.count(1).expect("the last");
         assert_eq!(reply.take_fresh_bytes(), 5);
         assert_eq!(reply.take_fresh_bytes(), 0);
-        let outcome = reply.close().expect("complete");
-        assert_eq!(
-            (outcome.fault, outcome.is_kept, outcome.body_bytes),
-            (None, true, 5)
-        );
-        assert!(reply.close().is_none() && !reply.is_open(), "told once");
+        assert_eq!(reply.close(), Some(None));
+        assert_eq!(reply.close(), None, "told once");
     }
 
     #[test]
     fn bytes_beyond_a_reply_are_an_error_however_they_come() {
         let body = |count: usize| [HEAD, &[b'x'; 6][..count]].concat();
-        let mut reply = open(Expectation::default());
+        let mut reply = open(None);
         reply.read(&body(5)).expect("just right");
         assert_eq!(kind_of(reply.count(1)), FaultKind::Length);
-        let mut reply = open(Expectation::default());
+        let mut reply = open(None);
         assert_eq!(kind_of(reply.read(&body(6))), FaultKind::Length);
         let mut idle = Reply::default();
         assert_eq!(
@@ -362,7 +279,7 @@ mod tests {
             head.resize(bytes, b'x');
             head
         };
-        let mut reply = open(Expectation::default());
+        let mut reply = open(None);
         reply.read(&long(HEAD_BYTES_MAX - 1)).expect("below it");
         assert_eq!(kind_of(reply.read(b"x")), FaultKind::Head);
     }
@@ -370,21 +287,13 @@ mod tests {
     #[test]
     fn another_status_or_length_is_noted_and_the_connection_lives() {
         let wrong = outcome("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n", b"no");
-        assert_eq!(wrong.fault.expect("a status").kind, FaultKind::Status);
-        assert!(wrong.is_kept);
-        assert!(
-            outcome("HTTP/1.1 304 Not Modified\r\n\r\n", b"")
-                .fault
-                .is_some()
-        );
+        assert_eq!(wrong.expect("a status").kind, FaultKind::Status);
+        assert!(outcome("HTTP/1.1 304 Not Modified\r\n\r\n", b"").is_some());
         for (expected, is_right) in [(4, false), (5, true), (6, false)] {
-            let mut reply = open(Expectation {
-                body_bytes: Some(expected),
-                check: None,
-            });
+            let mut reply = open(Some(expected));
             reply.read(HEAD).expect("a head");
             reply.count(5).expect("a body");
-            let fault = reply.close().expect("complete").fault;
+            let fault = reply.close().expect("complete");
             assert_eq!(fault.is_none(), is_right, "{expected}");
         }
     }
@@ -398,7 +307,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
             "SSH-2.0-x\r\n\r\n",
         ] {
-            let mut reply = open(Expectation::default());
+            let mut reply = open(None);
             assert_eq!(
                 kind_of(reply.read(head.as_bytes())),
                 FaultKind::Head,
@@ -408,56 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn servers_say_whether_they_keep_a_connection() {
-        for (version, connection, is_kept) in [
-            ("1.1", "", true),
-            ("1.1", "Connection: Close\r\n", false),
-            ("1.0", "", false),
-            ("1.0", "Connection: keep-alive\r\n", true),
-        ] {
-            let head = format!("HTTP/{version} 200 OK\r\ncontent-length: 0\r\n{connection}\r\n");
-            assert_eq!(outcome(&head, b"").is_kept, is_kept, "{head}");
-        }
-    }
-
-    #[test]
-    fn bodies_that_are_compared_are_seen_to_the_end_even_if_wrong() {
-        let expected = || {
-            let reference = Reference::Seeded(0);
-            let check = reference.open("/3").expect("a number");
-            Expectation {
-                body_bytes: None,
-                check: Some(Box::new(check)),
-            }
-        };
-        let mut body = [0; 5];
-        Content::new(3, 5).fill(0, &mut body);
-        let mut reply = open(expected());
-        reply.read(&[HEAD, &body[..2]].concat()).expect("a part");
-        assert_eq!(reply.countable_bytes(), None, "to be seen");
-        assert_eq!(reply.left_bytes(), Some(3));
-        reply.read(&body[2..]).expect("the rest");
-        assert!(reply.close().expect("complete").is_verified);
-
-        body[1] ^= 1;
-        let mut reply = open(expected());
-        reply.read(&[HEAD, &body[..2]].concat()).expect("a part");
-        assert_eq!(reply.countable_bytes(), Some(3), "nothing left to learn");
-        reply.count(3).expect("the rest");
-        let outcome = reply.close().expect("complete");
-        assert_eq!(outcome.fault.expect("wrong").kind, FaultKind::Bytes);
-        assert!(!outcome.is_verified);
-    }
-
-    #[test]
-    fn a_server_may_close_between_replies_only() {
-        assert_eq!(Reply::default().ended(), None);
-        let mut reply = open(Expectation::default());
-        let ended = |reply: &Reply| reply.ended().map(|fault| fault.kind);
-        assert_eq!(ended(&reply), Some(FaultKind::Closed));
+    fn an_end_amid_a_reply_is_a_wrong_length() {
+        assert_eq!(Reply::default().ended().kind, FaultKind::Closed);
+        let mut reply = open(None);
+        let ended = |reply: &Reply| reply.ended().kind;
+        assert_eq!(ended(&reply), FaultKind::Closed);
         reply.read(b"HTTP").expect("a part");
-        assert_eq!(ended(&reply), Some(FaultKind::Length));
+        assert_eq!(ended(&reply), FaultKind::Length);
         reply.read(&HEAD[4..]).expect("the rest");
-        assert_eq!(ended(&reply), Some(FaultKind::Length));
+        assert_eq!(ended(&reply), FaultKind::Length);
     }
 }

@@ -1,13 +1,13 @@
-//! Sockets: made, tied to a source address, connected, read and written without ever waiting.
+//! Sockets: made, connected, read and written without ever waiting.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send,
-    socket_with, sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
+    sockopt,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -16,6 +16,9 @@ use crate::fault::{Fault, FaultKind};
 /// Descriptors of a process besides its connections.
 const OTHER_DESCRIPTORS: u64 = 64;
 
+/// The most that is seen of one read: a record.
+const COPY_BYTES_MAX: usize = 1 << 16;
+
 /// The most a single discarding read may take: more than a socket ever holds.
 const DISCARD_BYTES: usize = 16 << 20;
 
@@ -23,10 +26,8 @@ const DISCARD_BYTES: usize = 16 << 20;
 ///
 /// # Errors
 /// The limit cannot be raised; the error says how an operator can.
-pub(crate) fn raise_descriptor_limit(connections: usize, has_files: bool) -> Result<()> {
-    // A connection whose reply is compared with a file has it open beside its socket.
-    let each = 1 + u64::from(has_files);
-    let needed = connections as u64 * each + OTHER_DESCRIPTORS;
+pub(crate) fn raise_descriptor_limit(connections: usize) -> Result<()> {
+    let needed = connections as u64 + OTHER_DESCRIPTORS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());
@@ -47,16 +48,11 @@ pub(crate) fn raise_descriptor_limit(connections: usize, has_files: bool) -> Res
 ///
 /// # Errors
 /// No socket, no port, no route.
-pub(crate) fn open(
-    server: SocketAddr,
-    source: Option<IpAddr>,
-    receive_buffer_bytes: Option<usize>,
-) -> Result<OwnedFd, Fault> {
-    begin(server, source, receive_buffer_bytes).map_err(|error| {
+pub(crate) fn open(server: SocketAddr) -> Result<OwnedFd, Fault> {
+    begin(server).map_err(|error| {
         let why = match error {
             Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => {
-                ": no port is free; give more addresses of this host with --source, or widen \
-                 net.ipv4.ip_local_port_range"
+                ": no port is free; widen net.ipv4.ip_local_port_range"
             }
             Errno::MFILE | Errno::NFILE => ": too many files open, see ulimit -n",
             _ => "",
@@ -68,11 +64,7 @@ pub(crate) fn open(
     })
 }
 
-fn begin(
-    server: SocketAddr,
-    source: Option<IpAddr>,
-    receive_buffer_bytes: Option<usize>,
-) -> Result<OwnedFd, Errno> {
+fn begin(server: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if server.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -81,12 +73,6 @@ fn begin(
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    if let Some(bytes) = receive_buffer_bytes {
-        sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
-    }
-    if let Some(source) = source {
-        bind(&socket, &SocketAddr::new(source, 0))?;
-    }
     match connect(&socket, &server) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error),
@@ -105,18 +91,6 @@ pub(crate) fn connected(socket: &OwnedFd, server: SocketAddr) -> Result<(), Faul
             format!("connecting to {server}: {error}"),
         )
     })
-}
-
-/// The addresses of this host to connect from, one after another.
-///
-/// # Errors
-/// None of them can reach such a server.
-pub(crate) fn check_sources(sources: &[IpAddr], server: SocketAddr) -> Result<()> {
-    let fits = |source: &IpAddr| source.is_ipv4() == server.is_ipv4();
-    if let Some(source) = sources.iter().find(|source| !fits(source)) {
-        bail!("--source {source} is not of the kind of {server}");
-    }
-    Ok(())
 }
 
 /// What a read brought.
@@ -140,9 +114,9 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn new(copy_bytes: usize) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            copy: vec![0; copy_bytes],
+            copy: vec![0; COPY_BYTES_MAX],
             discard: vec![0; DISCARD_BYTES],
         }
     }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use clock::Duration;
-use load::content::OBJECT_SEED;
-use load::{Suite, Version};
 use rustls::pki_types::ServerName;
+use testbed::content::OBJECT_SEED;
+use testbed::tls_client::{Suite, Version};
 
 use crate::client::{AckPolicy, TlsClient};
 use crate::filter::WholeShare;
@@ -309,7 +309,7 @@ impl WireArgs {
                 .with_context(|| format!("--server-name {name}: not a name"))?,
             None => ServerName::IpAddress(self.server.ip().into()),
         };
-        let config = load::client_config(load::ClientOptions {
+        let config = testbed::tls_client::client_config(testbed::tls_client::ClientOptions {
             version: Some(self.tls_version),
             suite: Some(self.suite),
             authorities: self.ca.as_deref(),

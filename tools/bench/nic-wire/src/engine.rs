@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use clock::{Duration, Instant};
-use load::cores::CoreTime;
-use load::random::Random;
-use load::{Latency, Suite};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use testbed::cores::CoreTime;
+use testbed::latency::Latency;
+use testbed::random::Random;
+use testbed::tls_client::Suite;
 use wire::{HEADERS_BYTES_MAX, MacAddress, Route, SeqNumber, TcpFlags};
 
 use crate::client::{AckPolicy, Arrival, Connection, TlsClient, Transmit};

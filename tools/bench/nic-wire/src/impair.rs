@@ -4,7 +4,7 @@
 //! is left between two losses arrives as one frame, as GRO makes it. It refuses to touch segments
 //! without text. No clock. Bounded: a few words.
 
-use load::random::Random;
+use testbed::random::Random;
 
 /// Decides what is lost and what is overtaken.
 #[derive(Debug)]

@@ -77,7 +77,7 @@ use watches::Watches;
 /// # Errors
 /// What cannot be done; after the report, that the run is void.
 pub fn run(args: &WireArgs) -> Result<()> {
-    let is_stopped = load::stop_at_signal()?;
+    let is_stopped = testbed::interrupt::stop_at_signal()?;
     let report = run_until(args, &is_stopped, || {
         // Nobody reading it is no reason to stop.
         let _ = writeln!(std::io::stderr(), "ready {}", args.interface);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-use load::random::Random;
+use testbed::random::Random;
 
 /// Most paths of a run.
 pub const PATHS_MAX: usize = 1 << 20;

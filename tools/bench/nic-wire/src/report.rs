@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use load::LatencySummary;
-use load::cores::CoreSeconds;
 use serde::Serialize;
+use testbed::cores::CoreSeconds;
+use testbed::latency::LatencySummary;
 
 use crate::client::Fault;
 use crate::tally::{Fairness, Work};

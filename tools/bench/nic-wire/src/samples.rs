@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use load::content::Content;
+use testbed::content::Content;
 
 /// Open files; beyond it all are closed and opened again as needed.
 const FILES_MAX: usize = 256;

@@ -7,7 +7,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use clock::{Duration, Instant};
-use load::random::Random;
+use testbed::random::Random;
 
 /// Items by the moment they are due.
 #[derive(Debug)]

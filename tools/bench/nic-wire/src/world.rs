@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use clock::Instant;
-use load::Latency;
+use testbed::latency::Latency;
 use wire::SeqNumber;
 
 use crate::client::{AckPolicy, Event, Fault, TlsClient, Transmit, Watched, World};

@@ -1,4 +1,4 @@
-//! One point of the comparison: what is asked of a server, over which link, from how far.
+//! One point of the comparison: what is asked of a server, and from how far.
 //!
 //! It refuses nothing. Bounded by: nothing to bound.
 
@@ -6,23 +6,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is between server and clients.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Medium {
-    /// A TAP that takes frames as a NIC does; clients see headers only (`atlas-bench wire`)
-    Wire,
-    /// A veth pair; clients use the kernel's TCP (`atlas-bench load`)
-    Veth,
-    /// The same; the clients are wrk's
-    VethWrk,
-}
-
 /// What one point asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Cell {
-    /// What is between server and clients.
-    pub(crate) medium: Medium,
     /// TLS 1.3 with AES-128-GCM; otherwise plain HTTP.
     pub(crate) is_tls: bool,
     /// Share of requests for objects that were read into the page cache before, per cent.
@@ -38,10 +24,9 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Objects from a cold disk, asked for without a pause, on the wire.
+    /// Objects from a cold disk, asked for without a pause.
     pub(crate) const fn cold(is_tls: bool, connections: u32) -> Self {
         Self {
-            medium: Medium::Wire,
             is_tls,
             cached_percent: 0,
             connections,
@@ -61,12 +46,7 @@ impl Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.medium {
-            Medium::Wire => "wire",
-            Medium::Veth => "veth",
-            Medium::VethWrk => "veth by wrk",
-        })?;
-        f.write_str(if self.is_tls { ", TLS" } else { ", plaintext" })?;
+        f.write_str(if self.is_tls { "TLS" } else { "plaintext" })?;
         write!(f, ", {} connections", thousands(self.connections.into()))?;
         match self.cached_percent {
             0 => f.write_str(", cold")?,
@@ -105,20 +85,16 @@ mod tests {
     #[test]
     fn a_cell_says_what_it_asks() {
         let cell = Cell::cold(true, 16_000);
-        assert_eq!(
-            cell.to_string(),
-            "wire, TLS, 16,000 connections, cold, 10-40 ms"
-        );
+        assert_eq!(cell.to_string(), "TLS, 16,000 connections, cold, 10-40 ms");
         let cell = Cell {
             cached_percent: 25,
             loss_ppm: 1_000,
             every_seconds: 4,
-            medium: Medium::Veth,
             ..Cell::cold(false, 64)
         };
         assert_eq!(
             cell.to_string(),
-            "veth, plaintext, 64 connections, 25 % cached, 0.1 % lost, an object each 4 s"
+            "plaintext, 64 connections, 25 % cached, 0.1 % lost, an object each 4 s"
         );
     }
 

@@ -140,8 +140,9 @@ pub(crate) fn cells(results: &Results, mut is_wanted: impl FnMut(&Cell) -> bool)
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::tests::{environment, turn};
+    use super::super::results::tests::turn;
     use super::*;
+    use crate::stored::tests::environment;
 
     fn results(turns: Vec<super::super::results::Turn>) -> Results {
         Results {

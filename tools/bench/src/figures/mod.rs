@@ -13,23 +13,22 @@ mod results;
 mod stages;
 mod turn;
 mod wire;
-mod wrk;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testbed::{interrupt, packages, scratch_directory};
 
-use self::cell::Medium;
 use self::plan::{ATLAS, Appointment, Plan, Restriction, TRAFFIC_SERVER, turn_time};
-use self::results::{Environment, FORMAT, Outcome, Results, Turn, Writer};
+use self::results::{Outcome, Results, Turn};
 use self::turn::{RETAKES_SHARE, Turns, is_disturbed_only};
 use crate::binaries::{Binaries, BinaryOptions};
-use crate::lab::{Contender, Lab, Steering};
+use crate::lab::{Contender, Lab};
+use crate::stored::{Environment, Writer};
 use crate::tls::{Credentials, Key, is_kernel_tls_available};
 use testbed::program::Program;
 
@@ -75,9 +74,6 @@ pub struct FiguresOptions {
     /// Only these servers, comma-separated
     #[arg(long, value_delimiter = ',')]
     servers: Vec<String>,
-    /// Only this medium
-    #[arg(long, value_enum)]
-    medium: Option<Medium>,
     /// Only points whose text has all these words, comma-separated, such as TLS or cold
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -97,13 +93,13 @@ pub struct FiguresOptions {
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
     /// Atlas serves a raw store on a device of its own instead of the directory, as Traffic Server does;
-    /// the baseline serves the directory. Only on the wire
-    #[arg(long, requires = "medium")]
+    /// the baseline serves the directory
+    #[arg(long)]
     raw_store: bool,
     /// Measures each stage of Atlas's pipeline alone, too: read, session, seal, write
     #[arg(long)]
     stages: bool,
-    /// MTU of the wire, bytes, 1280 to 9000; the veth pair has 1500
+    /// MTU of the wire, bytes, 1280 to 9000
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
           value_parser = clap::value_parser!(u16).range(1280..=9000))]
     mtu: u16,
@@ -131,7 +127,6 @@ impl FiguresOptions {
             rounds_of_rest: self.rounds_of_rest,
             connections: self.connections.clone(),
             servers: self.servers.clone(),
-            medium: self.medium,
             words: self.only.clone(),
         })?;
         for point in &mut plan.points {
@@ -188,8 +183,6 @@ pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
     };
     let mut lab = Lab::new(
         (distinct, OBJECT_BYTES, COPIES),
-        // Each server's packets are worked on by its own core on either medium.
-        Steering::Server,
         Credentials::new(Key::Ecdsa)?,
     )?;
     let is_planned = |name: &str| plan.points.iter().any(|it| it.servers.contains(&name));
@@ -197,11 +190,6 @@ pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
         lab.make_traffic_server(TRAFFIC_SERVER_BYTES)?;
     }
     if options.raw_store {
-        let mut points = plan.points.iter();
-        ensure!(
-            points.all(|point| point.cell.medium == Medium::Wire),
-            "--raw-store needs --medium wire"
-        );
         lab.make_raw_store(RAW_STORE_BYTES, &binaries.server)?;
     }
     let seed = match options.seed {
@@ -295,7 +283,7 @@ fn carry_out(
     Ok(())
 }
 
-/// The stages, as for each number of connections that Atlas serves on the wire from a cold disk.
+/// The stages, as for each number of connections that Atlas serves from a cold disk.
 fn measure_stages(plan: &Plan, turns: &Turns<'_>, writer: &mut Writer) -> Result<()> {
     let mut measured = Vec::new();
     for point in plan.points.iter().filter(|it| page::has_stages(&it.cell)) {
@@ -303,7 +291,7 @@ fn measure_stages(plan: &Plan, turns: &Turns<'_>, writer: &mut Writer) -> Result
         if point.servers.contains(&ATLAS) && !measured.contains(&connections) {
             measured.push(connections);
             let place = (turns.lab, turns.instruments, turns.mtu);
-            stages::measure(place, connections, &mut |window| writer.add_stage(&window))?;
+            stages::measure(place, connections, &mut |window| writer.add(&window))?;
         }
     }
     Ok(())
@@ -395,13 +383,8 @@ fn environment(
         ),
     );
     add("descriptors", cell::thousands(descriptors));
-    Ok(Environment {
-        format: FORMAT,
-        command,
-        seed,
-        object_bytes: u32::try_from(objects.bytes)?,
-        machine,
-    })
+    let environment = Environment::new(command, seed, machine);
+    Ok(environment.with_objects_of(u32::try_from(objects.bytes)?))
 }
 
 /// Writes page and plots beside a file of results.

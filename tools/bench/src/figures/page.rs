@@ -5,15 +5,16 @@
 
 use std::fmt::Write as _;
 
-use super::cell::{Cell, Medium, thousands};
+use super::cell::{Cell, thousands};
 use super::comparison::{
     self, CLIENT_LOAD_MAX, Quantity, Ratio, best, cells, failure, is_client_bound, median, servers,
 };
 use super::plan::ATLAS;
-use super::results::{Measured, Outcome, Results, float};
+use super::results::{Measured, Outcome, Results};
 use super::stages::{self, Stage};
-use crate::report::wrapped;
+use crate::page::wrapped;
 use crate::statistics::Median;
+use crate::stored::float;
 
 /// Void turns that are told one by one.
 const VOID_TOLD: usize = 20;
@@ -31,7 +32,6 @@ pub(crate) fn page(results: &Results, plots: &[(String, String)]) -> String {
     delays(&mut text, results);
     viewers(&mut text, results);
     losses(&mut text, results);
-    media(&mut text, results);
     behind(&mut text, results);
     not_counted(&mut text, results);
     environment(&mut text, results);
@@ -45,9 +45,9 @@ pub(crate) fn summary_text(results: &Results) -> String {
     text
 }
 
-/// Whether a cell is on the wire, asked without a pause and without loss.
+/// Whether a cell is asked without a pause and without loss.
 fn is_plain_cell(cell: &Cell) -> bool {
-    cell.medium == Medium::Wire && cell.every_seconds == 0 && cell.loss_ppm == 0
+    cell.every_seconds == 0 && cell.loss_ppm == 0
 }
 
 fn summary(text: &mut String, results: &Results) {
@@ -433,43 +433,6 @@ fn losses(text: &mut String, results: &Results) {
     rates_and_costs(text, results, &columns);
 }
 
-/// The second medium beside the first: both must point the same way.
-fn media(text: &mut String, results: &Results) {
-    let found = cells(results, |it| it.medium == Medium::Veth);
-    if found.is_empty() {
-        return;
-    }
-    let _ = writeln!(
-        text,
-        "## The same over a veth pair\nThe second medium, with the kernel's TCP in the clients: there the server's \
-         core runs the clients' TCP, and `sendfile` lends its pages to them for nothing. The wire's ratios beside it \
-         must point the same way. wrk, a client that is not ours, must see what ours sees on the same link.\n\n\
-         | | Quantity | wire | veth | veth, wrk |\n|---|---|---|---|---|"
-    );
-    for cell in found {
-        let over = |medium| Cell { medium, ..cell };
-        for (quantity, title) in [
-            (Quantity::Rate, "rate"),
-            (Quantity::Cost, "work per core-second"),
-        ] {
-            let of = |cell: &Cell| {
-                best(results, cell, quantity)
-                    .map_or_else(String::new, |it| format!("{} {}", times(&it), it.rival))
-            };
-            let _ = writeln!(
-                text,
-                "| {}, {} connections | {title} | {} | {} | {} |",
-                security(cell.is_tls),
-                cell.connections,
-                of(&over(Medium::Wire)),
-                of(&cell),
-                of(&over(Medium::VethWrk))
-            );
-        }
-    }
-    text.push('\n');
-}
-
 /// Where Atlas is slower or dearer than the best rival, or failed.
 fn behind(text: &mut String, results: &Results) {
     let mut lines = String::new();
@@ -540,18 +503,16 @@ fn environment(text: &mut String, results: &Results) {
         text,
         "## How it was measured\nMade by `{}`; order drawn from seed {}. `bench/README.md` says what each figure \
          is. Intervals go from the least of a cell's rounds to the greatest: they hold the median with a probability \
-         of 97 % where there are six, 94 % five, 88 % four, 75 % three, 50 % two, and say nothing where there is one.\n\n\
-         | | |\n|---|---|",
-        environment.command, environment.seed
+         of 97 % where there are six, 94 % five, 88 % four, 75 % three, 50 % two, and say nothing where there is one.\n\n{}",
+        environment.command,
+        environment.seed,
+        environment.rows().trim_end()
     );
-    for (name, value) in &environment.machine {
-        let _ = writeln!(text, "| {name} | {value} |");
-    }
     let wire: Vec<f64> = results
         .turns
         .iter()
         .filter_map(|turn| match &turn.outcome {
-            Outcome::Measured(it) if turn.cell.medium == Medium::Wire => {
+            Outcome::Measured(it) => {
                 Some(it.filter / (float(it.body_bytes) / 1e9).max(f64::MIN_POSITIVE))
             }
             _ => None,
@@ -607,9 +568,10 @@ fn capital(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::results::Turn;
-    use super::super::results::tests::{environment, turn};
+    use super::super::results::tests::turn;
     use super::super::stages::StageWindow;
     use super::*;
+    use crate::stored::tests::environment;
 
     fn results() -> Results {
         let (cold, warm) = (
@@ -623,16 +585,12 @@ mod tests {
             every_seconds: 4,
             ..cold
         };
-        let veth = Cell {
-            medium: Medium::Veth,
-            ..cold
-        };
         let lost = Cell {
             loss_ppm: 1000,
             ..cold
         };
         let mut turns = Vec::new();
-        for cell in [cold, warm, viewers, veth, lost] {
+        for cell in [cold, warm, viewers, lost] {
             turns.push(turn(("atlas", 1), cell, (8, 2.0)));
             let theirs = if cell == warm { 16 } else { 4 };
             turns.push(turn(("nginx-sendfile", 1), cell, (theirs, 2.0)));
@@ -663,7 +621,7 @@ mod tests {
             "{page}"
         );
         for part in [
-            "10 turns count, 1 were void, 1 failed",
+            "8 turns count, 1 were void, 1 failed",
             "![Rate](rate.svg)",
             "| h2o | failed |",
             "0.50 x (0.50-0.50) the rate of nginx-sendfile",
@@ -671,7 +629,6 @@ mod tests {
             "the hypervisor took 9 % of a core",
             "## Plaintext, viewers who pause",
             "## Loss",
-            "| plaintext, 1000 connections | rate | 2.00 x",
         ] {
             assert!(page.contains(part), "{part}\n{page}");
         }
@@ -721,13 +678,7 @@ mod tests {
         let mut results = results();
         results.turns.retain(|it| it.cell == Cell::cold(true, 1));
         let page = page(&results, &[]);
-        for part in [
-            "## Loss",
-            "viewers",
-            "veth",
-            "by share of requests",
-            "stages",
-        ] {
+        for part in ["## Loss", "viewers", "by share of requests", "stages"] {
             assert!(!page.contains(part), "{part}\n{page}");
         }
         assert!(page.contains("Nowhere in this run."));

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use load::random::Random;
+use testbed::random::Random;
 
-use super::cell::{Cell, Medium};
+use super::cell::Cell;
 
 /// Rounds of the points that are quoted: so many that the least and the greatest of a server's values
 /// are an interval of 95 % for their median (`crate::statistics`).
@@ -108,8 +108,6 @@ pub(crate) struct Restriction {
     pub(crate) connections: Vec<u32>,
     /// Only these servers.
     pub(crate) servers: Vec<String>,
-    /// Only this medium.
-    pub(crate) medium: Option<Medium>,
     /// Only points whose text has all these words.
     pub(crate) words: Vec<String>,
 }
@@ -159,7 +157,6 @@ impl Plan {
             let text = point.cell.to_string();
             let numbers = &restriction.connections;
             (numbers.is_empty() || numbers.contains(&point.cell.connections))
-                && restriction.medium.is_none_or(|it| it == point.cell.medium)
                 && restriction.words.iter().all(|word| text.contains(word))
         };
         let points: Vec<Point> = points
@@ -293,18 +290,6 @@ fn all_points() -> Vec<Point> {
             };
             points.push(point(cell, servers, rounds));
         }
-        let near = Cell {
-            medium: Medium::Veth,
-            ..few
-        };
-        points.push(point(near, &FEW, ROUNDS));
-        if !is_tls {
-            let near = Cell {
-                medium: Medium::VethWrk,
-                ..few
-            };
-            points.push(point(near, &FEW, ROUNDS));
-        }
     }
     let most = Cell::cold(false, CONNECTIONS_MOST);
     points.push(point(most, &HOLDING, 1));
@@ -381,7 +366,6 @@ mod tests {
         let plan = of(Restriction {
             connections: vec![64],
             servers: vec!["h2o".to_owned(), ATLAS.to_owned()],
-            medium: Some(Medium::Wire),
             words: vec!["TLS".to_owned()],
             rounds: Some(5),
             ..Restriction::default()

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow};
 use plotters::prelude::*;
 
-use super::cell::{Cell, Medium, thousands};
+use super::cell::{Cell, thousands};
 use super::comparison::{cells, median, servers};
 use super::plan::ATLAS;
 use super::results::{Measured, Results};
@@ -54,8 +54,7 @@ pub(crate) fn draw(results: &Results, directory: &Path) -> Result<Vec<(String, S
 }
 
 fn plots(results: &Results) -> Vec<Plot<'static>> {
-    let is_usual =
-        |it: &Cell| it.medium == Medium::Wire && it.every_seconds == 0 && it.loss_ppm == 0;
+    let is_usual = |it: &Cell| it.every_seconds == 0 && it.loss_ppm == 0;
     let mut plots = Vec::new();
     for (is_tls, name, files) in [
         (
@@ -208,8 +207,9 @@ impl Plot<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::tests::{environment, turn};
+    use super::super::results::tests::turn;
     use super::*;
+    use crate::stored::tests::environment;
 
     #[test]
     fn what_has_two_columns_is_drawn_with_its_names() {

@@ -1,39 +1,16 @@
-//! What was measured, as it is stored: a file of JSON lines, the first of them the environment, each
-//! further one a turn or a stage's window, written when it is over.
+//! What was measured: turns of servers, and windows of stages.
 //!
-//! Reports are made from such a file alone. Turns that do not count are in it, with the reason. It
-//! refuses files of another format. Bounded by: [`FILE_BYTES_MAX`] when reading.
+//! Turns that do not count are in it, with the reason. It refuses what `stored` refuses. Bounded by: the
+//! file.
 
-use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
 use super::stages::StageWindow;
-
-/// Version of the format.
-pub(crate) const FORMAT: u32 = 1;
-
-/// Largest file that is read, bytes.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-
-/// On what it ran.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Environment {
-    /// [`FORMAT`].
-    pub(crate) format: u32,
-    /// The command that made it.
-    pub(crate) command: String,
-    /// What the order of the turns was drawn from.
-    pub(crate) seed: u64,
-    /// Size of each object, bytes.
-    pub(crate) object_bytes: u32,
-    /// Everything else, `(name, value)`.
-    pub(crate) machine: Vec<(String, String)>,
-}
+use crate::stored::{self, Environment, float};
 
 /// Delays in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -132,51 +109,30 @@ pub(crate) struct Results {
     pub(crate) stages: Vec<StageWindow>,
 }
 
-/// The member that only the line of a stage has.
-const STAGE_MEMBER: &str = "stage";
+/// A line of a file.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Stage(StageWindow),
+    Turn(Box<Turn>),
+}
 
 impl Results {
     /// Reads a file.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let name = path.display();
-        let size = fs::metadata(path).with_context(|| format!("looking at {name}"))?;
-        ensure!(
-            size.len() <= FILE_BYTES_MAX,
-            "{name} has more than {FILE_BYTES_MAX} bytes"
-        );
-        let text = fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
-        Self::parse(&text).with_context(|| format!("{name} is no file of results"))
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let mut lines = text.lines();
-        let first = lines.next().context("it is empty")?;
-        let environment: Environment = serde_json::from_str(first).context("line 1")?;
-        ensure!(
-            environment.format == FORMAT,
-            "it is of format {}, this is {FORMAT}",
-            environment.format
-        );
+        let (environment, lines) = stored::read(path)?;
         let mut results = Self {
             environment,
             turns: Vec::new(),
             stages: Vec::new(),
         };
-        for (index, line) in lines.enumerate() {
-            let added = results.add(line);
-            added.with_context(|| format!("line {}", index + 2))?;
+        for line in lines {
+            match line {
+                Line::Stage(window) => results.stages.push(window),
+                Line::Turn(turn) => results.turns.push(*turn),
+            }
         }
         Ok(results)
-    }
-
-    fn add(&mut self, line: &str) -> Result<()> {
-        let value: serde_json::Value = serde_json::from_str(line)?;
-        if value.get(STAGE_MEMBER).is_some() {
-            self.stages.push(serde_json::from_value(value)?);
-        } else {
-            self.turns.push(serde_json::from_value(value)?);
-        }
-        Ok(())
     }
 
     /// The values that count of a server at a cell, with their rounds.
@@ -195,64 +151,12 @@ impl Results {
     }
 }
 
-/// A file of results being written.
-#[derive(Debug)]
-pub(crate) struct Writer(File);
-
-impl Writer {
-    /// Begins a file; one that is there is gone.
-    pub(crate) fn create(path: &Path, environment: &Environment) -> Result<Self> {
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)
-                .with_context(|| format!("making {}", directory.display()))?;
-        }
-        let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
-        let mut writer = Self(file);
-        writer.line(environment)?;
-        Ok(writer)
-    }
-
-    /// Adds a turn.
-    pub(crate) fn add(&mut self, turn: &Turn) -> Result<()> {
-        self.line(turn)
-    }
-
-    /// Adds a stage's window.
-    pub(crate) fn add_stage(&mut self, window: &StageWindow) -> Result<()> {
-        self.line(window)
-    }
-
-    fn line(&mut self, value: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_string(value)?;
-        line.push('\n');
-        self.0
-            .write_all(line.as_bytes())
-            .context("writing the results")
-    }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "bytes of one run are far below 2^52"
-)]
-pub(crate) const fn float(count: u64) -> f64 {
-    count as f64
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::stages::Stage;
     use super::*;
-
-    pub(in crate::figures) fn environment() -> Environment {
-        Environment {
-            format: FORMAT,
-            command: "cargo xtask bench figures".to_owned(),
-            seed: 3,
-            object_bytes: 307_200,
-            machine: vec![("kernel".to_owned(), "Linux".to_owned())],
-        }
-    }
+    use crate::stored::Writer;
+    use crate::stored::tests::environment;
 
     /// A turn of four seconds with so many GB and so many busy seconds of the server's core.
     pub(in crate::figures) fn turn(
@@ -280,7 +184,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("new/results.jsonl");
+        let path = directory.path().join("results.jsonl");
         let cell = Cell::cold(false, 64);
         let turns = vec![
             turn(("atlas", 1), cell, (2, 4.0)),
@@ -298,7 +202,7 @@ pub(super) mod tests {
             busy: 1.0,
         };
         writer.add(&turns[0]).unwrap();
-        writer.add_stage(&window).unwrap();
+        writer.add(&window).unwrap();
         writer.add(&turns[1]).unwrap();
         let results = Results::read(&path).unwrap();
         assert_eq!(results.stages, [window]);
@@ -309,21 +213,5 @@ pub(super) mod tests {
         assert!((values[0].1.gbps() - 4.0).abs() < 1e-9);
         assert!((values[0].1.cost() - 2.0).abs() < 1e-9);
         assert_eq!(results.of(&cell, "h2o").count(), 0);
-    }
-
-    #[test]
-    fn another_format_and_broken_lines_are_refused() {
-        let good = serde_json::to_string(&environment()).unwrap();
-        assert!(Results::parse(&good).is_ok());
-        let other = good.replace("\"format\":1", "\"format\":2");
-        assert!(
-            Results::parse(&other)
-                .unwrap_err()
-                .to_string()
-                .contains("format 2")
-        );
-        let error = Results::parse(&format!("{good}\n{{}}\n")).unwrap_err();
-        assert!(error.to_string().contains("line 2"), "{error}");
-        assert!(Results::parse("").is_err());
     }
 }

@@ -16,10 +16,11 @@ use testbed::namespace::VethPair;
 use testbed::process::output;
 
 use super::cell::Cell;
-use super::results::{Results, float};
+use super::results::Results;
 use super::wire::Tap;
 use crate::lab::{CLIENT_CORE, Contender, Lab, SERVER_CORE};
 use crate::statistics::Median;
+use crate::stored::float;
 
 /// Length of a stage's window, seconds.
 const WINDOW_SECONDS: u32 = 2;
@@ -88,7 +89,7 @@ pub(crate) struct StageWindow {
 struct Report {
     bytes: u64,
     seconds: f64,
-    cores: Vec<load::cores::CoreSeconds>,
+    cores: Vec<testbed::cores::CoreSeconds>,
     note: Option<String>,
 }
 

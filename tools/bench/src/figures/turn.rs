@@ -8,21 +8,19 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use ::load::{Suite, Version};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use testbed::bench_disk::{Objects, drop_caches, read_bytes};
 use testbed::rivals::Peer;
 use testbed::server::Server;
 
-use super::cell::{Cell, Medium};
-use super::results::{Delay, Measured, Outcome, float};
-use super::{wire, wrk};
+use super::cell::Cell;
+use super::results::{Measured, Outcome};
+use super::wire;
 use crate::lab::{Contender, Lab, Place, address, stop};
-use crate::load::{Cost, Load, cores};
+use crate::stored::float;
 
 /// What the hypervisor may take of the server's core in a window.
 const STOLEN_SHARE_MAX: f64 = 0.05;
@@ -85,15 +83,6 @@ impl Turns<'_> {
         if cell.cached_percent > 0 {
             self.warm()?;
         }
-        match cell.medium {
-            Medium::Wire => self.wire(contender, cell, seed),
-            // The load ends with an error where a server answers wrongly.
-            Medium::Veth => self.veth(contender, cell).or_else(failed),
-            Medium::VethWrk => self.veth_by_wrk(contender, cell).or_else(failed),
-        }
-    }
-
-    fn wire(&self, contender: &Contender, cell: &Cell, seed: u64) -> Result<Outcome> {
         let (objects, device) = self.lab.storage(contender)?;
         let place = Place {
             namespace: &self.lab.wire,
@@ -181,108 +170,6 @@ impl Turns<'_> {
         })
     }
 
-    /// The second medium: clients with the kernel's TCP.
-    fn veth(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
-        let (objects, _) = self.lab.storage(contender)?;
-        let place = self.lab.veth(cell.is_tls);
-        let (server, address) =
-            self.lab
-                .start(place, contender, &self.arguments(contender, cell)?)?;
-        let load = self.load(cell, objects, address);
-        let window = load.run([
-            "--warm-up=2".to_owned(),
-            format!("--seconds={}", super::plan::WINDOW_SECONDS),
-        ])?;
-        let verified_replies = load.verify()?;
-        let server_memory = memory(&server);
-        end(contender, server)?;
-        let report = window.report;
-        let cost = Cost::new(&report)?;
-        let (server_core, client_core) = cores(&report)?;
-        let served = report.warm_up_body_bytes + report.body_bytes;
-        let delay = |it: &::load::LatencySummary| Delay {
-            p50_us: it.p50,
-            p99_us: it.p99,
-            p999_us: it.p99_9,
-        };
-        let measured = Measured {
-            seconds: report.seconds,
-            body_bytes: report.body_bytes,
-            replies: report.replies,
-            verified_replies,
-            server_busy: server_core.busy,
-            client_busy: cost.client_core_busy * report.seconds,
-            stolen: server_core.steal.max(client_core.steal),
-            disk_share: float(window.disk_read_bytes) / float(served.max(1)),
-            server_share: None,
-            first_byte: delay(&report.latency.first_byte),
-            whole: delay(&report.latency.whole),
-            fairness: None,
-            server_memory,
-            filter: 0.0,
-        };
-        let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
-        Ok(match void(contender, cell, &measured, under_way) {
-            Some(why) => Outcome::Void(why, Some(measured)),
-            None => Outcome::Measured(measured),
-        })
-    }
-
-    /// Our clients over the veth pair.
-    fn load(&self, cell: &Cell, objects: Objects, server: SocketAddr) -> Load<'_> {
-        Load {
-            lab: self.lab,
-            instruments: self.instruments,
-            directory: self.directory,
-            server,
-            objects: objects.total(),
-            connections: cell.connections.into(),
-            tls: cell.is_tls.then_some((Version::Tls13, Suite::Aes128Gcm)),
-        }
-    }
-
-    /// The same, asked by a client that is not ours.
-    fn veth_by_wrk(&self, contender: &Contender, cell: &Cell) -> Result<Outcome> {
-        let (objects, device) = self.lab.storage(contender)?;
-        let paths = self.paths(cell, objects)?;
-        let place = self.lab.veth(cell.is_tls);
-        let (server, address) =
-            self.lab
-                .start(place, contender, &self.arguments(contender, cell)?)?;
-        let before = read_bytes(device)?;
-        let list = (paths.as_path(), objects.total());
-        let report = wrk::run(self.lab, address, cell.connections, list, objects.bytes)?;
-        let read = read_bytes(device)? - before;
-        // wrk itself compares statuses and lengths only.
-        let load = self.load(cell, objects, address);
-        let verified_replies = load.verify()?;
-        let server_memory = memory(&server);
-        end(contender, server)?;
-        let body_bytes = report.replies * objects.bytes;
-        let measured = Measured {
-            seconds: report.seconds,
-            body_bytes,
-            replies: report.replies,
-            verified_replies,
-            server_busy: report.server_core.busy,
-            client_busy: report.client_core.busy,
-            stolen: report.server_core.steal.max(report.client_core.steal),
-            disk_share: float(read) / float(body_bytes),
-            server_share: None,
-            // wrk does not measure it.
-            first_byte: Delay::default(),
-            whole: report.whole,
-            fairness: None,
-            server_memory,
-            filter: 0.0,
-        };
-        let under_way = float(u64::from(cell.connections) * objects.bytes) / float(body_bytes);
-        Ok(match void(contender, cell, &measured, under_way) {
-            Some(why) => Outcome::Void(why, Some(measured)),
-            None => Outcome::Measured(measured),
-        })
-    }
-
     /// Writes the list of what is asked.
     fn paths(&self, cell: &Cell, objects: Objects) -> Result<PathBuf> {
         let file = self.directory.join("paths");
@@ -314,8 +201,7 @@ impl Turns<'_> {
         }
         fs::write(&file, text)?;
         let mut arguments = format!("--config {}", file.display());
-        let is_on_wire = contender.is_ours() && cell.medium == Medium::Wire;
-        if is_on_wire && !self.atlas_arguments.contains("--zero-copy") {
+        if contender.is_ours() && !self.atlas_arguments.contains("--zero-copy") {
             arguments.push_str(" --zero-copy on");
         }
         let further = contender.further_arguments(self.atlas_arguments);

@@ -16,8 +16,9 @@ use testbed::process::Process;
 
 use super::cell::Cell;
 use super::plan::WINDOW_SECONDS;
-use super::results::{Delay, float};
+use super::results::Delay;
 use crate::lab::{CLIENT_CORE, Lab, SERVER_CORE};
+use crate::stored::float;
 use crate::tls::NAME;
 
 /// Longest run.

@@ -25,9 +25,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use self::plan::{Restriction, Task};
-use self::results::{Environment, FORMAT, Outcome, Results, Run, Writer};
+use self::results::{Outcome, Results, Run};
 use self::run::Runner;
 use crate::lab::{command_line, machine};
+use crate::stored::{Environment, Writer};
 use testbed::program::Program;
 use testbed::{interrupt, packages};
 
@@ -145,12 +146,7 @@ fn measure(options: &PathsOptions) -> Result<Results> {
         !tasks.is_empty(),
         "there is nothing of that kind to measure"
     );
-    let environment = Environment {
-        format: FORMAT,
-        command: command_line(),
-        seed,
-        machine: machine(&atlas)?,
-    };
+    let environment = Environment::new(command_line(), seed, machine(&atlas)?);
     let mut writer = match &options.json {
         Some(file) => Some(Writer::create(file, &environment)?),
         None => None,

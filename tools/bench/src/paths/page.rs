@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 
 use super::causes::cause;
 use super::plan::{Cell, RATE_BITS, Sender, Stack, fair_cells, matrix_cells, pairs};
-use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run, float};
-use crate::report::{median, wrapped};
+use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run};
+use crate::page::wrapped;
+use crate::statistics::median;
+use crate::stored::float;
 
 /// Below this part of Linux's goodput a cell of Atlas needs an explanation.
 const RATIO_WANTED: f64 = 0.9;
@@ -360,8 +362,9 @@ fn environment(text: &mut String, all: &[Results]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::tests::{CELL, environment, run};
+    use super::super::results::tests::{CELL, run};
     use super::*;
+    use crate::stored::tests::environment;
 
     fn results(runs: Vec<Run>) -> Results {
         Results {

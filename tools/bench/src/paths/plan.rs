@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use bottleneck::{Disorder, LegPlan, PathPlan};
 use clap::ValueEnum;
-use load::random::Random;
 use serde::{Deserialize, Serialize};
 use tcp::congestion::CongestionControl;
+use testbed::random::Random;
 
 /// Rate of every bottleneck: a path of it costs a core little, and the simulator's matrix has it, too.
 pub(crate) const RATE_BITS: u64 = 50_000_000;

@@ -1,39 +1,19 @@
-//! What was measured, as it is stored: JSON lines, the first the environment, each further one a run.
+//! What was measured: runs over paths. A run that did not count is in it, with the reason.
 //!
-//! A run that did not count is in it, with the reason. It refuses files of another format. Bounded by:
-//! [`FILE_BYTES_MAX`] when reading.
+//! It refuses what `stored` refuses. Bounded by: the file.
 
-use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::Path as FilePath;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use bottleneck::LegCounts;
 use bottleneck::path::Report;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Cell, Sender, Task};
-
-/// Version of the format.
-pub(crate) const FORMAT: u32 = 2;
-
-const FILE_BYTES_MAX: u64 = 64 << 20;
+use crate::stored::{self, Environment, float};
 
 /// Share of a direction's frames that may leave the middlebox late without the run being disturbed.
 pub(crate) const LATE_SHARE_MAX: f64 = 0.005;
-
-/// On what it ran.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Environment {
-    /// [`FORMAT`].
-    pub(crate) format: u32,
-    /// What to type to do it again.
-    pub(crate) command: String,
-    /// What order and losses were drawn from.
-    pub(crate) seed: u64,
-    /// Everything else, `(name, value)`.
-    pub(crate) machine: Vec<(String, String)>,
-}
 
 /// One connection of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -231,74 +211,17 @@ pub(crate) struct Results {
 impl Results {
     /// Reads a file.
     pub(crate) fn read(path: &FilePath) -> Result<Self> {
-        let name = path.display();
-        let size = fs::metadata(path).with_context(|| format!("looking at {name}"))?;
-        ensure!(
-            size.len() <= FILE_BYTES_MAX,
-            "{name} has more than {FILE_BYTES_MAX} bytes"
-        );
-        let text = fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
-        Self::parse(&text).with_context(|| format!("{name} is no file of results"))
+        let (environment, runs) = stored::read(path)?;
+        Ok(Self { environment, runs })
     }
-
-    fn parse(text: &str) -> Result<Self> {
-        let mut lines = text.lines();
-        let first = lines.next().context("it is empty")?;
-        let environment: Environment = serde_json::from_str(first).context("line 1")?;
-        ensure!(
-            environment.format == FORMAT,
-            "it is of format {}, this is {FORMAT}",
-            environment.format
-        );
-        let runs = lines.enumerate().map(|(index, line)| {
-            serde_json::from_str(line).with_context(|| format!("line {}", index + 2))
-        });
-        Ok(Self {
-            environment,
-            runs: runs.collect::<Result<_>>()?,
-        })
-    }
-}
-
-/// A file of results being written.
-#[derive(Debug)]
-pub(crate) struct Writer(File);
-
-impl Writer {
-    /// Begins a file; one that is there is gone.
-    pub(crate) fn create(path: &FilePath, environment: &Environment) -> Result<Self> {
-        let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
-        let mut writer = Self(file);
-        writer.line(environment)?;
-        Ok(writer)
-    }
-
-    /// Adds a run.
-    pub(crate) fn add(&mut self, run: &Run) -> Result<()> {
-        self.line(run)
-    }
-
-    fn line(&mut self, value: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_string(value)?;
-        line.push('\n');
-        self.0
-            .write_all(line.as_bytes())
-            .context("writing the results")
-    }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "bytes of one run are far below 2^52"
-)]
-pub(crate) const fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::plan::Stack;
     use super::*;
+    use crate::stored::Writer;
+    use crate::stored::tests::environment;
 
     pub(in crate::paths) const CELL: Cell = Cell {
         rtt_millis: 40,
@@ -349,15 +272,6 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::paths) fn environment() -> Environment {
-        Environment {
-            format: FORMAT,
-            command: "cargo xtask bench paths".to_owned(),
-            seed: 3,
-            machine: vec![("kernel".to_owned(), "Linux".to_owned())],
-        }
-    }
-
     fn change(run: &mut Run, change: impl FnOnce(&mut Path)) {
         if let Outcome::Measured(measured) = &mut run.outcome {
             change(&mut measured.path);
@@ -384,18 +298,6 @@ pub(super) mod tests {
         assert!((flows[1].goodput() - 0.4).abs() < 1e-9);
         assert!((flows[1].resent() - 0.01).abs() < 1e-9);
         assert!(!results.runs[1].is_good());
-    }
-
-    #[test]
-    fn another_format_and_broken_lines_are_refused() {
-        let good = serde_json::to_string(&environment()).unwrap();
-        assert!(Results::parse(&good).is_ok());
-        let other = good.replace("\"format\":2", "\"format\":1");
-        let error = Results::parse(&other).unwrap_err().to_string();
-        assert!(error.contains("format 1"), "{error}");
-        let error = Results::parse(&format!("{good}\n{{}}\n")).unwrap_err();
-        assert!(error.to_string().contains("line 2"), "{error}");
-        assert!(Results::parse("").is_err());
     }
 
     #[test]

@@ -13,7 +13,8 @@ use bottleneck::Path;
 use super::client::{Download, download};
 use super::linux_sender::LinuxSender;
 use super::plan::{Cell, Sender, Stack, Task};
-use super::results::{Flow, Measured, float};
+use super::results::{Flow, Measured};
+use crate::stored::float;
 use testbed::namespace::{Namespace, VethPair};
 use testbed::server::Server;
 use testbed::{process, scratch_directory};
@@ -166,7 +167,7 @@ fn set_up_tcp(namespace: &Namespace) -> Result<()> {
 
 /// Seconds that all processors were busy since the machine started.
 pub(crate) fn busy_seconds() -> Result<f64> {
-    Ok(::load::cores::all_busy()?.as_secs_f64())
+    Ok(testbed::cores::all_busy()?.as_secs_f64())
 }
 
 impl Flow {

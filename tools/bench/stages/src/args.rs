@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -17,7 +17,7 @@ const WINDOW_MAX: i64 = 1024;
 /// Largest range of a device, bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 40;
 
-/// Most files read from, and most connections: descriptors.
+/// Most files read from: descriptors.
 const DESCRIPTORS_MAX: i64 = 32_000;
 
 /// Most connections of `session`: ports of 255 addresses.
@@ -33,10 +33,7 @@ Examples:
     taskset -c 0 atlas-bench stages write veth0 --address 10.0.0.9 --watch-core 0
   the same out of slots on loan, over the wire of `atlas-bench wire`:
     ip netns exec wire taskset -c 0 atlas-bench stages write wire0 --address 10.0.0.9 --wire 1 \
-      --zero-copy --watch-core 0
-  what a client's core has to do (in two terminals):
-    taskset -c 0 atlas-bench stages send 10.0.0.1:4000
-    taskset -c 1 atlas-bench stages receive 10.0.0.1:4000 --watch-core 0,1";
+      --zero-copy --watch-core 0";
 
 /// Measures one stage of the pipeline alone.
 #[derive(Args, Clone, Debug)]
@@ -67,10 +64,6 @@ pub enum Stage {
     Write(WriteArgs),
     /// The server between frames received and frames sent, without link, disk and kernel
     Session(SessionArgs),
-    /// Bytes of kernel TCP connections thrown away
-    Receive(ReceiveArgs),
-    /// The other end of `receive`: writes to whoever connects, until it is ended
-    Send(SendArgs),
 }
 
 /// `read`.
@@ -163,24 +156,6 @@ pub struct SessionArgs {
     /// Without pacing
     #[arg(long)]
     pub without_pacing: bool,
-}
-
-/// `receive`.
-#[derive(Args, Clone, Debug)]
-pub struct ReceiveArgs {
-    /// Where `send` listens
-    pub address: SocketAddr,
-    /// Connections at once
-    #[arg(long, value_name = "N", default_value_t = 64,
-        value_parser = clap::value_parser!(u32).range(1..=DESCRIPTORS_MAX))]
-    pub connections: u32,
-}
-
-/// `send`.
-#[derive(Args, Clone, Debug)]
-pub struct SendArgs {
-    /// Where to listen
-    pub address: SocketAddr,
 }
 
 /// An AEAD of TLS 1.3.

@@ -6,7 +6,6 @@
 //! seal     record: the records of a fetch, in place in a slot
 //! write    link: the frames of a fetch, out of slots to nobody
 //! session  the conductor: between frames received and frames sent, with thousands of clients
-//! receive  the client's side: a kernel TCP connection's bytes thrown away; `send` is its other end
 //! ```
 //!
 //! A stage takes steps of one batch for as long as it is told (`timing`), on the core it was
@@ -16,9 +15,7 @@
 
 mod args;
 mod read;
-mod receive;
 mod seal;
-mod send;
 mod session;
 mod timing;
 mod write;
@@ -36,7 +33,7 @@ use timing::{Step, Timing};
 /// server is (docs/develop/decisions/0003-read-size.md).
 const FETCH_BYTES: u32 = 61_440;
 
-/// Runs a stage and prints its report. `send` never returns but in error.
+/// Runs a stage and prints its report.
 ///
 /// # Errors
 /// What cannot be opened, read or sent, and what to do.
@@ -58,9 +55,7 @@ fn measure(args: &StagesArgs) -> Result<Report> {
         Stage::Read(args) => ("read", Box::new(read::Reader::new(args)?)),
         Stage::Seal(args) => ("seal", Box::new(seal::Seal::new(args)?)),
         Stage::Write(args) => ("write", Box::new(write::Writer::new(args)?)),
-        Stage::Receive(args) => ("receive", Box::new(receive::Receiver::new(args)?)),
         Stage::Session(args) => ("session", Box::new(session::Session::new(args)?)),
-        Stage::Send(args) => return Err(send::serve(args)),
     };
     timing.run(name, step.as_mut())
 }

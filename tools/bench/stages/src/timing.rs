@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use load::cores::{CoreSeconds, CoreTime};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use testbed::cores::{CoreSeconds, CoreTime};
 
 use crate::args::StagesArgs;
 

@@ -11,7 +11,6 @@
 //! does the machine outside. `atlas nvme bind` and `unbind` give the controller away and back.
 //! The IOMMU must have stopped nothing, until the driver is told addresses at which nothing is mapped.
 //!
-//! The bench's instrument reads the disk in all three ways, and says how many system calls a read takes.
 //! It says nothing about speed, nor about what real controllers do against the rules: for those there is the
 //! emulated controller of `diskmap`. Bounded by: a limit on every command; two images of [`DISK_BYTES`].
 
@@ -45,10 +44,6 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// How often the driver is told wrong addresses at most, before the kernel says that they were stopped: it
 /// says ten lines in five seconds.
 const ASTRAY_ATTEMPTS_MAX: u32 = 20;
-
-/// How the bench's instrument is run. Four sizes of reads, one in flight and many.
-const MEASURE: &str = "disk --series size --sizes 4K,16K,64K,128K --size-windows 1,16 --seconds 0.3 \
-                       --rounds 1";
 
 /// The seeds of what the kernel writes, and of what the driver writes in its upper half.
 const SEEDS: &str = "1 2";
@@ -109,13 +104,9 @@ pub(super) fn run(
     suite: &mut Suite,
     parts: &Parts,
     (lab, scratch): (&Path, &Path),
-    (atlas, check, instrument): (&Path, &Path, &Path),
+    (atlas, check): (&Path, &Path),
 ) -> Result<()> {
-    let programs = [
-        ("atlas", atlas),
-        ("nvme_check", check),
-        ("disk", instrument),
-    ];
+    let programs = [("atlas", atlas), ("nvme_check", check)];
     let mut trial = boot(parts, (&lab.join("nvme.log"), scratch), &programs)?;
     suite.run("NVMe: atlas doctor", || trial.try_doctor());
     for disk in DISKS {
@@ -138,7 +129,7 @@ pub(super) fn run(
 }
 
 /// Starts the guest with its disks and these programs, by their names there.
-pub(super) fn boot(
+fn boot(
     parts: &Parts,
     (log, scratch): (&Path, &Path),
     programs: &[(&str, &Path)],
@@ -298,24 +289,6 @@ impl Trial {
         });
     }
 
-    /// What the bench's instrument says of a disk read in one way: correct, at least, and how many system
-    /// calls a read takes. Times are those of an emulated processor.
-    fn measure(&mut self, suite: &mut Suite, disk: Disk, path: &str) {
-        self.check(suite, disk, &format!("reads of {path}"), |it| {
-            let text = it.succeed(&format!("{MEASURE} {path}"))?;
-            let mut lines = text.lines().skip_while(|line| !line.starts_with("reader"));
-            let heading = lines.next().context("it prints a table")?;
-            println!("        {heading}");
-            let mut count = 0;
-            for line in lines.filter(|line| line.starts_with("diskmap")) {
-                println!("        {line}");
-                count += 1;
-            }
-            ensure!(count > 0, "a table without a line: {text}");
-            it.refuse_faults()
-        });
-    }
-
     /// While the kernel's driver has it: what is refused, and passthrough.
     fn try_passthru(&mut self, suite: &mut Suite, disk: Disk) {
         let Disk { address, .. } = disk;
@@ -355,8 +328,6 @@ impl Trial {
                 it.refuse_faults()
             },
         );
-        self.measure(suite, disk, &file);
-        self.measure(suite, disk, &generic);
     }
 
     /// Given away and back, over VFIO.
@@ -388,7 +359,6 @@ impl Trial {
             it.succeed(&format!("nvme_check vfio {address} {SEEDS}"))?;
             it.refuse_faults()
         });
-        self.measure(suite, disk, &format!("nvme:{address}"));
         self.check(
             suite,
             disk,

@@ -23,7 +23,6 @@ mod disks;
 mod guest;
 mod images;
 mod parts;
-mod reads;
 mod store;
 mod trunk;
 mod vlan;
@@ -54,10 +53,9 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// What the server is built for, to be told apart from what runs while it is built.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What cargo is told to build of the server, of what checks NVMe controllers, and of the instrument of disks.
+/// What cargo is told to build of the server and of what checks NVMe controllers.
 const SERVER: [&str; 4] = ["--package", "atlas-server", "--bin", "atlas"];
 const NVME_CHECK: [&str; 4] = ["--package", "atlas-diskmap", "--example", "nvme_check"];
-const DISK_INSTRUMENT: [&str; 4] = ["--package", "atlas-disk", "--example", "disk"];
 
 /// The profile of what runs with assertions in a guest.
 const PROFILE: &str = "lab";
@@ -112,9 +110,6 @@ pub(crate) enum DiskKind {
     Nvme,
     /// A raw store on two NVMe controllers, served through an e1000e
     Store,
-    /// Counts the instructions of a read through the kernel's NVMe driver instead, by callgrind in the guest: in
-    /// some minutes
-    Count,
 }
 
 impl DiskKind {
@@ -137,7 +132,7 @@ pub(crate) fn run_command(options: &LabOptions) -> Result<()> {
 pub(crate) fn build_ahead() -> JoinHandle<()> {
     std::thread::spawn(|| {
         let lab = target_directory().join("lab");
-        for what in [SERVER, NVME_CHECK, DISK_INSTRUMENT] {
+        for what in [SERVER, NVME_CHECK] {
             if run_build(background_cargo(), &lab, PROFILE, &what).is_err() {
                 break;
             }
@@ -171,11 +166,6 @@ fn run_into(suite: &mut Suite, options: &LabOptions) -> Result<()> {
         Ok(parts) if options.disk == Some(DiskKind::Nvme) => {
             run_disks(suite, options, &lab, &parts)?;
         }
-        Ok(parts) if options.disk == Some(DiskKind::Count) => {
-            suite.run("NVMe: instructions of a read", || {
-                count_reads(&lab, &parts).map(|()| Outcome::Passed)
-            });
-        }
         Ok(parts) => run(suite, options, &lab, &parts)?,
     }
     Ok(())
@@ -193,9 +183,6 @@ fn prepare(lab: &Path, options: &LabOptions) -> Result<Parts> {
         ensure!(Path::new("/dev/net/tun").exists(), "no /dev/net/tun");
     }
     packages::ensure_installed(&packages::FOR_LAB)?;
-    if options.disk == Some(DiskKind::Count) {
-        packages::ensure_installed(&packages::FOR_COUNTS)?;
-    }
     if !is_without_nic {
         Namespace::new("try").context("no network namespaces")?;
     }
@@ -209,22 +196,12 @@ fn run_disks(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts)
         None => build(lab, &SERVER, "atlas")?,
     };
     let check = build(lab, &NVME_CHECK, "examples/nvme_check")?;
-    let instrument = build(lab, &DISK_INSTRUMENT, "examples/disk")?;
     let scratch = scratch_directory("lab")?;
     let mut checks = Suite::default();
-    let programs = (&*atlas, &*check, &*instrument);
-    let outcome = disks::run(&mut checks, parts, (lab, scratch.path()), programs);
+    let outcome = disks::run(&mut checks, parts, (lab, scratch.path()), (&atlas, &check));
     suite.add(checks);
     suite.run("NVMe: the guest", || outcome.map(|()| Outcome::Passed));
     Ok(())
-}
-
-/// The example is built as what is counted outside a guest is, without assertions.
-fn count_reads(lab: &Path, parts: &Parts) -> Result<()> {
-    let example = ["--package", "atlas-diskmap", "--example", "read_cost"];
-    let example = build_as(lab, "release", &example, "examples/read_cost")?;
-    let scratch = scratch_directory("lab")?;
-    reads::run(parts, (lab, scratch.path()), &example)
 }
 
 fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Result<()> {

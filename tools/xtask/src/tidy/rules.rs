@@ -52,32 +52,21 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-pub(super) const TOOL_ARROWS: [(&str, &[&str]); 14] = [
-    ("load", &[]),
-    ("testbed", &["load", "wire"]),
-    ("disk", &["clock", "diskmap", "load", "memory"]),
-    ("nic-wire", &["clock", "load", "wire"]),
+pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
+    ("testbed", &["wire"]),
+    ("load", &["testbed"]),
+    ("nic-wire", &["clock", "testbed", "wire"]),
     (
         "stages",
         &[
-            "clock", "diskmap", "http", "link", "load", "memory", "nic-wire", "record", "session",
-            "wire",
+            "clock", "diskmap", "http", "link", "memory", "nic-wire", "record", "session",
+            "testbed", "wire",
         ],
     ),
-    ("attack", &["clock", "link", "load", "wire"]),
-    ("bottleneck", &["load", "nic-wire", "testbed"]),
+    ("bottleneck", &["nic-wire", "testbed"]),
     (
         "bench",
-        &[
-            "attack",
-            "bottleneck",
-            "disk",
-            "load",
-            "nic-wire",
-            "stages",
-            "tcp",
-            "testbed",
-        ],
+        &["bottleneck", "load", "nic-wire", "stages", "tcp", "testbed"],
     ),
     (
         "sim",
@@ -91,21 +80,12 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 14] = [
         &["clock", "http", "memory", "record", "session", "wire"],
     ),
     ("demo", &["testbed"]),
-    ("packetdrill", &["clock", "tcp", "testbed", "wire"]),
-    ("interop", &["bottleneck", "load", "nic-wire", "testbed"]),
+    ("interop", &["bottleneck", "nic-wire", "testbed"]),
     (
         "xtask",
         &[
-            "bench",
-            "drill",
-            "interop",
-            "nic-wire",
-            "packetdrill",
-            "server",
-            "sim",
-            "testbed",
-            "volume",
-            "wire",
+            "bench", "drill", "interop", "nic-wire", "server", "sim", "testbed",
+            "volume", "wire",
         ],
     ),
 ];

@@ -88,14 +88,14 @@ impl Pair {
 
     /// One over TLS, whose handshake has begun.
     fn handshaking() -> Self {
-        let config = load::client_config(load::ClientOptions {
+        let config = testbed::tls_client::client_config(testbed::tls_client::ClientOptions {
             is_insecure: true,
-            ..load::ClientOptions::default()
+            ..testbed::tls_client::ClientOptions::default()
         });
         let tls = TlsClient {
             config: config.expect("sound"),
             name: "a.test".try_into().expect("a name"),
-            version: load::Version::Tls13,
+            version: testbed::tls_client::Version::Tls13,
         };
         Self::connected(false, Some(tls))
     }

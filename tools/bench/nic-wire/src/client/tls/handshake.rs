@@ -7,9 +7,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use load::Version;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
+use testbed::tls_client::Version;
 
 use super::{CONTENT_BYTES_MAX, Fault, HEADER_BYTES, Keys, TlsFault};
 

@@ -8,8 +8,8 @@ use std::fmt;
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{AES_128, AES_256, DecryptingKey, DecryptionContext, UnboundCipherKey};
-use load::Version;
 use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
+use testbed::tls_client::Version;
 
 use super::{APPLICATION_DATA, Fault, HEADER_BYTES, TlsFault};
 

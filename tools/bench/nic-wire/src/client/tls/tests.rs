@@ -1,6 +1,6 @@
 //! Followed and opened streams at both sides of each of their limits, sealed by a server's keys.
 
-use load::Version;
+use testbed::tls_client::Version;
 
 use super::super::reply::Piece;
 use super::follow::{KEPT_BYTES_MAX, Progress};

@@ -9,10 +9,10 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{ClientConfig, ExtractedSecrets, HandshakeKind};
+use rustls::{ClientConfig, ExtractedSecrets};
 
-use super::{Agreement, CONTENT_BYTES_MAX, HEADER_BYTES, Kind};
 use crate::fault::{Fault, FaultKind};
+use crate::{CONTENT_BYTES_MAX, HEADER_BYTES};
 
 /// Longest record (RFC 5246 s6.2.3: content and 2,048 bytes), its header with it.
 const RECORD_BYTES_MAX: usize = HEADER_BYTES + CONTENT_BYTES_MAX + 2048;
@@ -42,15 +42,6 @@ pub(crate) struct Established {
     pub(crate) secrets: ExtractedSecrets,
     /// Knows how keys change and what tickets are worth.
     pub(crate) keys: KernelConnection<ClientConnectionData>,
-    pub(crate) agreed: Agreement,
-}
-
-impl std::fmt::Debug for Established {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Established")
-            .field("agreed", &self.agreed)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Handshake {
@@ -102,24 +93,8 @@ impl Handshake {
     /// # Errors
     /// A handshake that is not over.
     pub(crate) fn finish(self) -> Result<Established, Fault> {
-        let group = self.tls.negotiated_key_exchange_group();
-        let suite = self.tls.negotiated_cipher_suite();
-        let agreed = Agreement {
-            version: self.tls.protocol_version(),
-            suite: suite.map(|suite| suite.suite()),
-            group: group.map(|group| group.name()),
-            kind: match self.tls.handshake_kind() {
-                Some(HandshakeKind::Resumed) => Kind::Resumed,
-                Some(HandshakeKind::FullWithHelloRetryRequest) => Kind::Retried,
-                Some(HandshakeKind::Full) | None => Kind::Full,
-            },
-        };
         let (secrets, keys) = self.tls.dangerous_into_kernel_connection().map_err(fault)?;
-        Ok(Established {
-            secrets,
-            keys,
-            agreed,
-        })
+        Ok(Established { secrets, keys })
     }
 
     /// Length of the record that is coming, once its header has.

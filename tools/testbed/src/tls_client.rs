@@ -1,4 +1,6 @@
-//! What the client offers and whom it trusts.
+//! What the instruments' TLS clients offer, and whom they trust.
+//!
+//! It refuses to trust nobody in particular unless told so. Bounded by: nothing to bound.
 
 use std::fmt;
 use std::path::Path;
@@ -13,13 +15,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CipherSuite, ClientConfig, DigitallySignedStruct, NamedGroup, ProtocolVersion, RootCertStore,
-    SignatureScheme, SupportedProtocolVersion,
+    CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    SupportedProtocolVersion,
 };
-use serde::{Deserialize, Serialize};
-
-/// Sessions a connection keeps for its next handshake: a server gives one or two each time.
-const SESSIONS_MAX: usize = 8;
 
 /// A protocol version.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,69 +100,6 @@ pub struct ClientOptions<'a> {
     pub is_insecure: bool,
 }
 
-/// How a handshake went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// All of it.
-    Full,
-    /// All of it, after the server had asked for another key share.
-    Retried,
-    /// A session went on.
-    Resumed,
-}
-
-/// What the ends of one handshake agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreement {
-    pub(crate) version: Option<ProtocolVersion>,
-    pub(crate) suite: Option<CipherSuite>,
-    /// None where no keys were exchanged.
-    pub(crate) group: Option<NamedGroup>,
-    pub(crate) kind: Kind,
-}
-
-/// Handshakes that agreed on the same, and how many they were. Names are those of rustls, empty
-/// for what was not agreed on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Agreed {
-    pub version: String,
-    pub suite: String,
-    pub group: String,
-    pub kind: Kind,
-    pub handshakes: u64,
-}
-
-impl Agreed {
-    pub(crate) fn new(agreement: Agreement, handshakes: u64) -> Self {
-        Self {
-            version: shown(agreement.version),
-            suite: shown(agreement.suite),
-            group: shown(agreement.group),
-            kind: agreement.kind,
-            handshakes,
-        }
-    }
-
-    /// Whether it is that version and that AEAD, with keys exchanged over X25519.
-    #[must_use]
-    pub fn is(&self, version: Version, suite: Suite) -> bool {
-        let version = match version {
-            Version::Tls13 => ProtocolVersion::TLSv1_3,
-            Version::Tls12 => ProtocolVersion::TLSv1_2,
-        };
-        let suites = suite.suites().map(|it| shown(Some(it)));
-        self.version == shown(Some(version))
-            && suites.contains(&self.suite)
-            && self.group == shown(Some(NamedGroup::X25519))
-    }
-}
-
-fn shown(value: Option<impl fmt::Debug>) -> String {
-    value.map_or_else(String::new, |value| format!("{value:?}"))
-}
-
 /// A client of these options. It offers X25519 first and P-256 beside it, so that every server
 /// does the same arithmetic if it can.
 ///
@@ -198,14 +133,6 @@ pub fn client_config(options: ClientOptions<'_>) -> Result<Arc<ClientConfig>> {
     config.resumption = Resumption::disabled();
     config.enable_secret_extraction = true;
     Ok(Arc::new(config))
-}
-
-/// The same client, with a memory of its own for sessions to resume. Each connection needs one:
-/// rustls keeps so few tickets for a server that thousands of connections would have none left.
-pub(crate) fn with_sessions(config: &ClientConfig) -> Arc<ClientConfig> {
-    let mut config = config.clone();
-    config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-    Arc::new(config)
 }
 
 fn authorities(file: &Path) -> Result<RootCertStore> {
@@ -265,28 +192,5 @@ impl ServerCertVerifier for Anybody {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_version_suite_or_group_is_not_what_was_wanted() {
-        let agreement = Agreement {
-            version: Some(ProtocolVersion::TLSv1_3),
-            suite: Some(CipherSuite::TLS13_AES_128_GCM_SHA256),
-            group: Some(NamedGroup::X25519),
-            kind: Kind::Full,
-        };
-        let is = |agreement, version, suite| Agreed::new(agreement, 1).is(version, suite);
-        assert!(is(agreement, Version::Tls13, Suite::Aes128Gcm));
-        assert!(!is(agreement, Version::Tls12, Suite::Aes128Gcm));
-        assert!(!is(agreement, Version::Tls13, Suite::Aes256Gcm));
-        for group in [None, Some(NamedGroup::secp256r1)] {
-            let other = Agreement { group, ..agreement };
-            assert!(!is(other, Version::Tls13, Suite::Aes128Gcm), "{group:?}");
-        }
     }
 }

@@ -71,9 +71,8 @@ impl CoreTime {
     /// What has passed since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> CoreSeconds {
-        let seconds = |after: u64, before: u64| {
-            crate::stats::float(after.saturating_sub(before)) / TICKS_PER_SECOND
-        };
+        let seconds =
+            |after: u64, before: u64| float(after.saturating_sub(before)) / TICKS_PER_SECOND;
         let (idle, steal) = (
             seconds(self.idle, before.idle),
             seconds(self.steal, before.steal),
@@ -107,8 +106,8 @@ fn busy_seconds(stat: &str, uptime: &str) -> Option<f64> {
     let cores = u64::try_from(stat.lines().filter(is_core).count()).ok()?;
     let passed: f64 = uptime.split_whitespace().next()?.parse().ok()?;
     let (idle, steal) = not_busy_ticks(stat, "cpu")?;
-    let not_busy = crate::stats::float(idle + steal) / TICKS_PER_SECOND;
-    Some((passed * crate::stats::float(cores) - not_busy).max(0.0))
+    let not_busy = float(idle + steal) / TICKS_PER_SECOND;
+    Some((passed * float(cores) - not_busy).max(0.0))
 }
 
 /// Ticks of a line of `/proc/stat` in which a core was idle or waited for a disk, and in which the hypervisor
@@ -122,6 +121,11 @@ fn not_busy_ticks(stat: &str, name: &str) -> Option<(u64, u64)> {
     let (_user, _nice, _system, idle) = (next()?, next()?, next()?, next()?);
     let (iowait, _irq, _softirq, steal) = (next()?, next()?, next()?, next()?);
     Some((idle + iowait, steal))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ticks are far below 2^52")]
+const fn float(count: u64) -> f64 {
+    count as f64
 }
 
 #[cfg(test)]

@@ -1,21 +1,20 @@
-//! A connection over TLS whose bodies are counted by their records' headers, not decrypted.
+//! A connection over TLS 1.3 whose bodies are counted by their records' headers, not decrypted.
 //!
 //! rustls makes the handshake; its keys are then used here, through rustls's own record protection, to
 //! seal requests and to open the records in which a reply's head stands. Of every other record the
 //! five bytes of header are read and checked, and the ciphertext is thrown away inside the kernel:
 //! a client that decrypted all would be measured itself. What proves the work is arithmetic: the
 //! lengths must add up to the reply to the byte, and since a record's number is part of its nonce,
-//! the next head opens only if every record before it was counted, once. Where bodies are compared
-//! every record is opened.
+//! the next head opens only if every record before it was counted, once.
 //!
-//! In TLS 1.3 a record does not say what it holds. What a server may send amid a body besides body
+//! A record does not say what it holds. What a server may send amid a body besides body
 //! is short (a ticket, five bytes of `KeyUpdate`, two of alert), so records of at most
 //! [`OPENED_BYTES_MAX`] are always opened and never taken for what they are not: a new key is
 //! followed, a ticket is kept. Something longer, or a body padded, makes a sum that does not fit.
 //!
-//! It refuses renegotiation and messages spread over records. Bounded by: one record.
+//! It refuses messages spread over records. Bounded by: one record.
 //!
-//! Reading first: RFC 8446 s4.6 and s5, RFC 5246 s6.2, RFC 5288 s3, RFC 7905 s2.
+//! Reading first: RFC 8446 s4.6 and s5.
 
 use std::fmt;
 
@@ -25,28 +24,24 @@ use rustls::crypto::cipher::{
     OutboundPlainMessage,
 };
 use rustls::kernel::KernelConnection;
-use rustls::{ConnectionTrafficSecrets, ContentType, ProtocolVersion, SupportedCipherSuite};
+use rustls::{
+    ConnectionTrafficSecrets, ContentType, ProtocolVersion, SupportedCipherSuite, Tls13CipherSuite,
+};
 
-use super::{CONTENT_BYTES_MAX, Established, HEADER_BYTES};
-use crate::channel::{RecordCounts, Want};
 use crate::fault::{Fault, FaultKind};
+use crate::handshake::Established;
 use crate::reply::Reply;
+use crate::{CONTENT_BYTES_MAX, HEADER_BYTES};
 
 /// Longest content, bytes, that is opened although it could be body: longer than any ticket that
 /// servers are known to send (OpenSSL's are some 250 bytes, rustls's below 300).
 const OPENED_BYTES_MAX: usize = 1024;
 
-/// Bytes of a tag, of every AEAD here.
+/// Bytes of a tag.
 const TAG_BYTES: usize = 16;
 
-/// What stands before the content in TLS 1.2 with GCM (RFC 5288 s3).
-const EXPLICIT_NONCE_BYTES: usize = 8;
-
-/// What stands behind the content in TLS 1.3 besides the tag: the type (RFC 8446 s5.2).
+/// What stands behind the content besides the tag: the type (RFC 8446 s5.2).
 const TYPE_BYTES: usize = 1;
-
-/// The first bytes of GCM's nonce in TLS 1.2, secret and fixed (RFC 5288 s3).
-const SALT_BYTES: usize = 4;
 
 /// The handshake message that carries a ticket (RFC 8446 s4.6.1).
 const NEW_SESSION_TICKET: u8 = 4;
@@ -60,51 +55,39 @@ const KEY_UPDATE_ANSWER: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 /// The alert that ends a connection as it should end (RFC 8446 s6.1).
 const CLOSE_NOTIFY: u8 = 0;
 
-/// The level of that alert where levels still matter (RFC 5246 s7.2).
+/// The level of that alert, which means nothing any more (RFC 8446 s6).
 const WARNING: u8 = 1;
 
-/// The version every record says, 1.2, and 1.3 too (RFC 8446 s5.1).
+/// The version every record says, 1.2 (RFC 8446 s5.1).
 const RECORD_VERSION: [u8; 2] = [3, 3];
 
 /// How much longer than its content a record's ciphertext is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Overhead(pub(super) usize);
+const OVERHEAD_BYTES: usize = TYPE_BYTES + TAG_BYTES;
 
-impl Overhead {
-    pub(super) fn new(
-        version: ProtocolVersion,
-        secrets: &ConnectionTrafficSecrets,
-    ) -> Result<Self, Fault> {
-        let is_chacha = matches!(secrets, ConnectionTrafficSecrets::Chacha20Poly1305 { .. });
-        Ok(Self(match version {
-            ProtocolVersion::TLSv1_3 => TYPE_BYTES + TAG_BYTES,
-            ProtocolVersion::TLSv1_2 if is_chacha => TAG_BYTES,
-            ProtocolVersion::TLSv1_2 => EXPLICIT_NONCE_BYTES + TAG_BYTES,
-            other => return Err(records(format!("no rule for {other:?}"))),
-        }))
-    }
+/// What a connection needs next of its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// At most so many bytes, to be seen.
+    Copy(usize),
+    /// At most so many bytes, to be counted.
+    Discard(u64),
+}
 
-    /// Checks a record's header: what it says it is, and its content's length, bytes.
-    pub(super) fn content_bytes(
-        self,
-        header: [u8; HEADER_BYTES],
-    ) -> Result<(ContentType, usize), Fault> {
-        let [kind, major, minor, high, low] = header;
-        let kind = ContentType::from(kind);
-        // Only TLS 1.2 says openly that it is an alert.
-        if !matches!(kind, ContentType::ApplicationData | ContentType::Alert) {
-            return Err(records(format!("a record of {kind:?}, not of data")));
-        }
-        if [major, minor] != RECORD_VERSION {
-            return Err(records(format!("a record of version {major}.{minor}")));
-        }
-        let sealed_bytes = usize::from(u16::from_be_bytes([high, low]));
-        sealed_bytes
-            .checked_sub(self.0)
-            .filter(|content| *content <= CONTENT_BYTES_MAX)
-            .map(|content| (kind, content))
-            .ok_or_else(|| records(format!("a record of {sealed_bytes} bytes")))
+/// Checks a record's header: its content's length, bytes.
+pub(crate) fn content_bytes(header: [u8; HEADER_BYTES]) -> Result<usize, Fault> {
+    let [kind, major, minor, high, low] = header;
+    let kind = ContentType::from(kind);
+    if kind != ContentType::ApplicationData {
+        return Err(records(format!("a record of {kind:?}, not of data")));
     }
+    if [major, minor] != RECORD_VERSION {
+        return Err(records(format!("a record of version {major}.{minor}")));
+    }
+    let sealed_bytes = usize::from(u16::from_be_bytes([high, low]));
+    sealed_bytes
+        .checked_sub(OVERHEAD_BYTES)
+        .filter(|content| *content <= CONTENT_BYTES_MAX)
+        .ok_or_else(|| records(format!("a record of {sealed_bytes} bytes")))
 }
 
 /// The keys of both directions, and the numbers of their next records.
@@ -114,7 +97,6 @@ struct Protection {
     keys: KernelConnection<ClientConnectionData>,
     sent: u64,
     received: u64,
-    overhead: Overhead,
 }
 
 impl fmt::Debug for Protection {
@@ -122,7 +104,6 @@ impl fmt::Debug for Protection {
         f.debug_struct("Protection")
             .field("sent", &self.sent)
             .field("received", &self.received)
-            .field("overhead", &self.overhead)
             .finish_non_exhaustive()
     }
 }
@@ -130,24 +111,17 @@ impl fmt::Debug for Protection {
 impl Protection {
     /// Takes the keys of a finished handshake.
     fn new(established: Established) -> Result<Self, Fault> {
-        let Established { secrets, keys, .. } = established;
+        let Established { secrets, keys } = established;
         let suite = keys.negotiated_cipher_suite();
         let (sent, tx) = secrets.tx;
         let (received, rx) = secrets.rx;
-        let overhead = Overhead::new(keys.protocol_version(), &rx)?;
-        let mut protection = Self {
+        let protection = Self {
             encrypter: encrypter(suite, tx)?,
             decrypter: decrypter(suite, rx)?,
             keys,
-            sent: 0,
+            sent,
             received,
-            overhead,
         };
-        // AWS-LC insists on sealing every number in order, from 0: those the handshake has used
-        // (in TLS 1.2 one, for Finished) are sealed again, over nothing, and thrown away.
-        while protection.sent < sent {
-            protection.seal(ContentType::ApplicationData, &[])?;
-        }
         Ok(protection)
     }
 
@@ -167,11 +141,8 @@ impl Protection {
     }
 
     /// Opens a record's ciphertext and says what it holds.
-    fn open<'a>(
-        &mut self,
-        kind: ContentType,
-        ciphertext: &'a mut [u8],
-    ) -> Result<(ContentType, &'a [u8]), Fault> {
+    fn open<'a>(&mut self, ciphertext: &'a mut [u8]) -> Result<(ContentType, &'a [u8]), Fault> {
+        let kind = ContentType::ApplicationData;
         let message = InboundOpaqueMessage::new(kind, ProtocolVersion::TLSv1_2, ciphertext);
         let number = self.received;
         let opened = self.decrypter.decrypt(message, number).map_err(|error| {
@@ -205,45 +176,25 @@ fn encrypter(
     suite: SupportedCipherSuite,
     secrets: ConnectionTrafficSecrets,
 ) -> Result<Box<dyn MessageEncrypter>, Fault> {
-    let fixed_bytes = fixed_nonce_bytes(&secrets);
     let (key, iv) = key_and_iv(secrets)?;
-    Ok(match suite {
-        SupportedCipherSuite::Tls13(suite) => suite.aead_alg.encrypter(key, iv),
-        SupportedCipherSuite::Tls12(suite) => {
-            let (fixed, explicit) = iv.as_ref().split_at(fixed_bytes);
-            suite.aead_alg.encrypter(key, fixed, explicit)
-        }
-    })
+    Ok(suite_of(suite)?.aead_alg.encrypter(key, iv))
 }
 
 fn decrypter(
     suite: SupportedCipherSuite,
     secrets: ConnectionTrafficSecrets,
 ) -> Result<Box<dyn MessageDecrypter>, Fault> {
-    let fixed_bytes = fixed_nonce_bytes(&secrets);
     let (key, iv) = key_and_iv(secrets)?;
-    Ok(match suite {
-        SupportedCipherSuite::Tls13(suite) => suite.aead_alg.decrypter(key, iv),
-        SupportedCipherSuite::Tls12(suite) => {
-            let (fixed, _) = iv.as_ref().split_at(fixed_bytes);
-            suite.aead_alg.decrypter(key, fixed)
-        }
-    })
+    Ok(suite_of(suite)?.aead_alg.decrypter(key, iv))
 }
 
-/// In TLS 1.2 GCM's nonce is part salt and part sent along; ChaCha20's is all fixed.
-fn fixed_nonce_bytes(secrets: &ConnectionTrafficSecrets) -> usize {
-    match secrets {
-        ConnectionTrafficSecrets::Chacha20Poly1305 { iv, .. } => iv.as_ref().len(),
-        _ => SALT_BYTES,
-    }
+fn suite_of(suite: SupportedCipherSuite) -> Result<&'static Tls13CipherSuite, Fault> {
+    suite.tls13().ok_or_else(|| records("a suite of TLS 1.2"))
 }
 
 fn key_and_iv(secrets: ConnectionTrafficSecrets) -> Result<(AeadKey, Iv), Fault> {
     match secrets {
-        ConnectionTrafficSecrets::Aes128Gcm { key, iv }
-        | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
-        | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => Ok((key, iv)),
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => Ok((key, iv)),
         _ => Err(records("keys of an unknown kind")),
     }
 }
@@ -269,11 +220,7 @@ enum At {
         filled: usize,
     },
     /// A record to be opened, of `bytes` of ciphertext: what has come of it.
-    Opening {
-        kind: ContentType,
-        ciphertext: Vec<u8>,
-        bytes: usize,
-    },
+    Opening { ciphertext: Vec<u8>, bytes: usize },
     /// A record of body: so much of its ciphertext is still to come.
     Counting { left_bytes: u64, content_bytes: u64 },
 }
@@ -293,8 +240,6 @@ pub(crate) struct Sealed {
     is_closed: bool,
     /// Where the reply is that the records carry.
     pub(crate) reply: Reply,
-    /// What has come since somebody looked.
-    pub(crate) counts: RecordCounts,
 }
 
 impl Sealed {
@@ -308,7 +253,6 @@ impl Sealed {
             at: At::NEXT,
             is_closed: false,
             reply: Reply::default(),
-            counts: RecordCounts::default(),
         })
     }
 
@@ -332,9 +276,7 @@ impl Sealed {
     pub(crate) fn want(&self) -> Want {
         match &self.at {
             At::Header { filled, .. } => Want::Copy(HEADER_BYTES - filled),
-            At::Opening {
-                ciphertext, bytes, ..
-            } => Want::Copy(bytes - ciphertext.len()),
+            At::Opening { ciphertext, bytes } => Want::Copy(bytes - ciphertext.len()),
             At::Counting { left_bytes, .. } => Want::Discard(*left_bytes),
         }
     }
@@ -354,7 +296,6 @@ impl Sealed {
                 self.handle_header(header)
             }
             At::Opening {
-                kind,
                 ciphertext,
                 bytes: whole,
             } => {
@@ -362,9 +303,9 @@ impl Sealed {
                 if ciphertext.len() < *whole {
                     return Ok(());
                 }
-                let (kind, mut ciphertext) = (*kind, std::mem::take(ciphertext));
+                let mut ciphertext = std::mem::take(ciphertext);
                 self.at = At::NEXT;
-                self.handle_record(kind, &mut ciphertext, out)
+                self.handle_record(&mut ciphertext, out)
             }
             At::Counting { .. } => Err(records("bytes seen that were to be counted")),
         }
@@ -388,18 +329,15 @@ impl Sealed {
         let content_bytes = *content_bytes;
         self.at = At::NEXT;
         self.protection.received += 1;
-        self.counts.records += 1;
         self.reply.count(content_bytes)
     }
 
     /// Within a body a long record is counted, elsewhere and otherwise it must be seen.
     fn handle_header(&mut self, header: [u8; HEADER_BYTES]) -> Result<(), Fault> {
-        let overhead = self.protection.overhead;
-        let (kind, content_bytes) = overhead.content_bytes(header)?;
-        let sealed_bytes = content_bytes + overhead.0;
-        let is_data = kind == ContentType::ApplicationData && content_bytes > OPENED_BYTES_MAX;
+        let content_bytes = content_bytes(header)?;
+        let sealed_bytes = content_bytes + OVERHEAD_BYTES;
         self.at = match self.reply.countable_bytes() {
-            Some(left_bytes) if is_data => {
+            Some(left_bytes) if content_bytes > OPENED_BYTES_MAX => {
                 let content_bytes = content_bytes as u64;
                 if content_bytes > left_bytes {
                     return Err(Fault::new(
@@ -416,7 +354,6 @@ impl Sealed {
                 }
             }
             _ => At::Opening {
-                kind,
                 ciphertext: Vec::with_capacity(sealed_bytes),
                 bytes: sealed_bytes,
             },
@@ -424,14 +361,8 @@ impl Sealed {
         Ok(())
     }
 
-    fn handle_record(
-        &mut self,
-        kind: ContentType,
-        ciphertext: &mut [u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
-        let (kind, content) = self.protection.open(kind, ciphertext)?;
-        self.counts.records += 1;
+    fn handle_record(&mut self, ciphertext: &mut [u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        let (kind, content) = self.protection.open(ciphertext)?;
         match (kind, content) {
             (ContentType::ApplicationData, _) => self.reply.read(content),
             (ContentType::Handshake, _) => self.handle_messages(content, out),
@@ -449,12 +380,10 @@ impl Sealed {
         for message in split_messages(messages)? {
             match message {
                 (NEW_SESSION_TICKET, ticket) => {
-                    self.counts.tickets += 1;
                     let keys = &mut self.protection.keys;
                     keys.handle_new_session_ticket(ticket).map_err(of_rustls)?;
                 }
                 (KEY_UPDATE, [asks @ (0 | 1)]) => {
-                    self.counts.key_updates += 1;
                     self.protection.follow()?;
                     if *asks == 1 {
                         out.extend_from_slice(&self.protection.answer()?);
@@ -471,7 +400,7 @@ impl Sealed {
 }
 
 /// The handshake messages of a record: type and body of each. All must be whole.
-pub(super) fn split_messages(mut bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, Fault> {
+pub(crate) fn split_messages(mut bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, Fault> {
     let mut messages = Vec::new();
     while let [kind, high, middle, low, rest @ ..] = bytes {
         let length = u32::from_be_bytes([0, *high, *middle, *low]);
