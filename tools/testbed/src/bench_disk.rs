@@ -305,23 +305,6 @@ pub fn drop_caches() -> Result<()> {
     fs::write(DROP_CACHES, "3").context("dropping caches")
 }
 
-/// How often anyone has had the page cache forgotten since the machine started.
-///
-/// # Errors
-/// `/proc/vmstat` that cannot be read.
-pub fn cache_drops() -> Result<u64> {
-    vmstat("drop_pagecache")
-}
-
-/// A number of `/proc/vmstat`.
-fn vmstat(name: &str) -> Result<u64> {
-    let text = fs::read_to_string("/proc/vmstat").context("reading /proc/vmstat")?;
-    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    let number = lines.find(|(its_name, _)| *its_name == name);
-    let number = number.and_then(|(_, number)| number.parse().ok());
-    number.with_context(|| format!("no {name} in /proc/vmstat"))
-}
-
 /// Bytes read from a block device since it was made: proof that a run was cold.
 pub fn read_bytes(device: &str) -> Result<u64> {
     /// The unit of the statistics, whatever the device's block size.

@@ -58,11 +58,6 @@ impl NginxMode {
         matches!(self, Self::Directio | Self::DirectioThreads)
     }
 
-    /// Whether it works on while the disk reads.
-    pub fn overlaps_reads(self) -> bool {
-        !matches!(self, Self::Sendfile | Self::Directio)
-    }
-
     /// Worker processes, all on the server's core.
     fn workers(self) -> u32 {
         match self {

@@ -217,13 +217,17 @@ fn secrets_are_written_only_when_asked_for() {
         let mut atlas = Atlas::start_after(&lab, &prepare, directory.path(), &words);
         atlas.ready();
         let words = ask(NAMES[0], &certificates.path(NAMES[0], "cert"));
-        assert!(curl(&lab, &words, &["--tlsv1.3"]) == bytes);
+        for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
+            assert!(curl(&lab, &words, version) == bytes);
+        }
         atlas.signal(libc::SIGTERM);
         let end = atlas.end();
         assert_eq!(end.code, Some(0), "{}", end.stderr);
         assert_eq!(end.stderr.contains("TLS secrets go to"), is_asked_for);
         let written = fs::read_to_string(&secrets).unwrap_or_default();
-        assert_eq!(written.contains("SERVER_TRAFFIC_SECRET_0 "), is_asked_for);
+        for label in ["SERVER_TRAFFIC_SECRET_0 ", "CLIENT_RANDOM "] {
+            assert_eq!(written.contains(label), is_asked_for, "{label}");
+        }
         assert_eq!(secrets.exists(), is_asked_for);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::refusals::HEAD_TIMEOUT_SECONDS;
 use super::setup::HTTPS_PORT;
-use testbed::certificate::{Authority, Identity, IdentityFiles, KeyKind};
+use testbed::certificate::{Authority, IdentityFiles, KeyKind};
 use testbed::namespace::VethPair;
 use testbed::scratch_directory;
 
@@ -16,10 +16,8 @@ use testbed::scratch_directory;
 #[derive(Debug)]
 pub(crate) struct Identities {
     directory: tempfile::TempDir,
-    authority: Authority,
     first: IdentityFiles,
     second: IdentityFiles,
-    stray: IdentityFiles,
 }
 
 impl Identities {
@@ -27,8 +25,6 @@ impl Identities {
     pub(crate) const FIRST: &str = "first.test";
     /// The other name; an RSA key.
     pub(crate) const SECOND: &str = "second.test";
-    /// Only in what [`Self::renew`] makes.
-    pub(crate) const RENEWED: &str = "renewed.test";
 
     /// Makes both.
     pub(crate) fn new() -> Result<Self> {
@@ -36,40 +32,23 @@ impl Identities {
         let authority = Authority::new()?;
         fs::write(directory.path().join("authority.pem"), authority.pem())
             .context("writing the authority's certificate")?;
-        let first = first_of(&authority, &[])?.write(directory.path(), "first")?;
+        let names = [Self::FIRST, VethPair::ATLAS_V4, VethPair::ATLAS_V6];
+        let first = authority
+            .issue(KeyKind::Ecdsa, &names)?
+            .write(directory.path(), "first")?;
         let second = authority
             .issue(KeyKind::Rsa, &[Self::SECOND])?
             .write(directory.path(), "second")?;
-        let stray = first_of(&authority, &[])?.write(directory.path(), "stray")?;
         Ok(Self {
             directory,
-            authority,
             first,
             second,
-            stray,
         })
-    }
-
-    /// Puts a new certificate and key in the place of the first.
-    pub(crate) fn renew(&self) -> Result<()> {
-        first_of(&self.authority, &[Self::RENEWED])?
-            .write(self.directory.path(), "first")
-            .map(drop)
     }
 
     /// Where to write things that concern this run.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
-    }
-
-    /// The default certificate.
-    pub(crate) fn first(&self) -> &IdentityFiles {
-        &self.first
-    }
-
-    /// A key of the same kind as the first one's, and not it.
-    pub(crate) fn stray_key(&self) -> &Path {
-        &self.stray.key
     }
 
     /// Whom clients trust, PEM.
@@ -121,10 +100,4 @@ impl Identities {
             server(&self.second, Self::SECOND, ""),
         )
     }
-}
-
-/// The first certificate; `further` are names beside its own.
-fn first_of(authority: &Authority, further: &[&str]) -> Result<Identity> {
-    let names = [Identities::FIRST, VethPair::ATLAS_V4, VethPair::ATLAS_V6];
-    authority.issue(KeyKind::Ecdsa, &[&names, further].concat())
 }

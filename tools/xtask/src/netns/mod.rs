@@ -3,7 +3,6 @@
 //! Each check prints one line; the checks of two links run at once. It refuses to touch the host's own interfaces: clients, servers and
 //! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
 
-mod addresses;
 mod black_hole;
 mod failover;
 mod files;
@@ -14,7 +13,6 @@ mod refusals;
 mod replies;
 mod setup;
 mod shared_address;
-mod start;
 mod strays;
 mod table;
 mod trouble;
@@ -240,7 +238,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     };
     if options.self_check {
         let setup = Setup::new(LinkKind::Packet, &Subject::Nginx)?;
-        return run.try_link(suite, &setup, &Subject::Nginx, true);
+        return run.try_link(suite, &setup, true);
     }
     let mut passes = VecDeque::new();
     for (place, part) in options.plan().into_iter().enumerate() {
@@ -325,14 +323,7 @@ impl Run<'_> {
             busy_poll_us: self.busy_poll_us,
         };
         let setup = Setup::new(link, &subject)?;
-        self.try_link(suite, &setup, &subject, is_first)?;
-        match link {
-            LinkKind::Packet if is_first => {
-                start::run(suite, &setup, atlas, library.root(), self.identities);
-                addresses::run(suite, &setup, atlas, library);
-            }
-            _ => {}
-        }
+        self.try_link(suite, &setup, is_first)?;
         match link {
             LinkKind::Packet if is_first && !self.quick => {
                 black_hole::run(suite, atlas, library);
@@ -349,13 +340,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn try_link(
-        &self,
-        suite: &mut Suite,
-        setup: &Setup,
-        subject: &Subject,
-        is_first: bool,
-    ) -> Result<()> {
+    fn try_link(&self, suite: &mut Suite, setup: &Setup, is_first: bool) -> Result<()> {
         let scratch = scratch_directory("config")?;
         let fixture = Fixture {
             setup,
@@ -364,7 +349,6 @@ impl Run<'_> {
         };
         LinkChecks {
             fixture,
-            subject,
             scratch: scratch.path(),
             with_huge: !self.quick && is_first,
             with_players: !self.quick,
@@ -377,7 +361,6 @@ impl Run<'_> {
 /// All checks on one link.
 struct LinkChecks<'a> {
     fixture: Fixture<'a>,
-    subject: &'a Subject,
     /// Where configurations are.
     scratch: &'a Path,
     with_huge: bool,
@@ -521,7 +504,6 @@ impl LinkChecks<'_> {
                 self.run_group(suite, group);
             }
         }
-        https::run_reloads(suite, self.fixture, self.subject);
         if !setup.is_atlas() {
             return;
         }

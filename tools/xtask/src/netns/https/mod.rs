@@ -7,7 +7,6 @@
 mod handshakes;
 mod hostile;
 mod players;
-mod reload;
 mod transfers;
 
 use anyhow::{Context as _, Result};
@@ -17,7 +16,6 @@ use super::identities::Identities;
 use super::setup::{Family, Setup};
 use testbed::suite::{Outcome, Suite};
 
-pub(crate) use self::reload::run as run_reloads;
 pub(crate) use self::transfers::{KEY_RECORDS_MAX, run_many_keys};
 
 /// The server under test, and what it serves.
