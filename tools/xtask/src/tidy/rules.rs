@@ -84,8 +84,7 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
     (
         "xtask",
         &[
-            "bench", "drill", "interop", "nic-wire", "server", "sim", "testbed",
-            "volume", "wire",
+            "bench", "drill", "interop", "nic-wire", "server", "sim", "testbed", "volume", "wire",
         ],
     ),
 ];
@@ -463,10 +462,10 @@ mod tests {
         }
         let renamed = "[dependencies]\nhelper = { package = \"atlas-load\", path = \"x\" }\n";
         assert_eq!(arrows_of("crates/server/Cargo.toml", renamed).len(), 1);
-        let tool = "[dependencies]\nrecord.workspace = true\nload.workspace = true\n";
+        let tool = "[dependencies]\nrecord.workspace = true\ntestbed.workspace = true\n";
         assert!(arrows_of("tools/bench/stages/Cargo.toml", tool).is_empty());
         // An instrument has no more arrows for standing in the bench's folder.
-        let bench = "[dependencies]\ntestbed.workspace = true\n";
+        let bench = "[dependencies]\nstages.workspace = true\n";
         assert!(arrows_of("tools/bench/Cargo.toml", bench).is_empty());
         assert_eq!(arrows_of("tools/bench/load/Cargo.toml", bench).len(), 1);
         // A tool does not become a part of the product by standing among its rooms, nor a part of
