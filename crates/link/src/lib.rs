@@ -41,6 +41,7 @@
 //! referenced.
 
 use std::io::IoSlice;
+use std::net::IpAddr;
 
 use clock::{Duration, Instant};
 use memory::SlotMemory;
@@ -200,6 +201,16 @@ pub trait Link {
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
         let _ = state;
         self.capabilities()
+    }
+
+    /// Takes frames to these addresses of the host's from now on, and to no others of its. By one link of an
+    /// interface for all. A link with addresses of its own ignores it.
+    ///
+    /// # Errors
+    /// `E2BIG` with more than [`ADDRESSES_MAX`](packet::ADDRESSES_MAX); what the kernel said.
+    fn share_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), i32> {
+        let _ = addresses;
+        Ok(())
     }
 
     /// Hands up to `frames_max` waiting frames to `sink`, never blocks, returns how many.

@@ -1,5 +1,5 @@
-//! The three requests this room makes of rtnetlink (describe an interface, set its flags, add or
-//! remove an address), and the notifications that an interface has changed. `netdev` makes its own with the
+//! The requests this room makes of rtnetlink (describe an interface, set its flags, add or remove an address,
+//! where a neighbour is), and the notifications that something has changed. `netdev` makes its own with the
 //! same messages.
 //!
 //! One request, one answer, each in one datagram. The kernel answers within the `send`, so the
@@ -11,6 +11,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use wire::MacAddress;
 
 use crate::sys;
 
@@ -41,6 +43,10 @@ const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+/// `struct ndmsg`.
+const NEIGHBOR_MESSAGE_BYTES: usize = 12;
 
 /// The fields of an answer to `RTM_GETLINK` that this room uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,6 +177,19 @@ impl Netlink {
             .map(drop)
     }
 
+    /// The MAC address at which the kernel has this neighbour of an interface; `None`: it does not know one.
+    pub(crate) fn neighbor(
+        &mut self,
+        index: i32,
+        address: IpAddr,
+    ) -> Result<Option<MacAddress>, i32> {
+        match self.request(libc::RTM_GETNEIGH, 0, &neighbor_message(index, address)) {
+            Ok(answer) => Ok(parse_neighbor(&answer)),
+            Err(libc::ENOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Sends one request and returns the body of its answer, empty for an acknowledgment.
     pub(crate) fn request(&mut self, kind: u16, flags: i32, body: &[u8]) -> Result<Vec<u8>, i32> {
         let length = u32::try_from(HEADER_BYTES + body.len()).map_err(|_| libc::EMSGSIZE)?;
@@ -195,7 +214,17 @@ impl Netlink {
     }
 }
 
-/// A socket that receives the kernel's notifications about interfaces.
+/// What the kernel has notified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notified {
+    /// The interface has changed.
+    pub(crate) is_interface: bool,
+    /// Addresses of some interface, or routes, have.
+    pub(crate) is_address: bool,
+}
+
+/// A socket that receives the kernel's notifications about interfaces, and about addresses and routes if it
+/// is to.
 #[derive(Debug)]
 pub(crate) struct Notifications {
     socket: OwnedFd,
@@ -213,26 +242,59 @@ impl Notifications {
         Ok(Self { socket })
     }
 
-    /// Whether the kernel has notified a change of this interface since the last call. Also true
-    /// when notifications were lost for lack of room in the socket.
-    pub(crate) fn take(&mut self, index: i32) -> bool {
-        let mut is_changed = false;
+    /// Subscribes to changes of addresses and routes, too.
+    pub(crate) fn follow_addresses(&self) -> Result<(), i32> {
+        for group in ADDRESS_GROUPS {
+            let (fd, group) = (self.socket.as_fd(), group.cast_signed());
+            sys::set_integer(fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel has notified since the last call, of this interface and of all addresses. All, when
+    /// notifications were lost for lack of room in the socket.
+    pub(crate) fn take(&mut self, index: i32) -> Notified {
+        let mut notified = Notified::default();
         for _ in 0..Self::AT_ONCE_MAX {
             let mut head = [0; HEADER_BYTES + INTERFACE_MESSAGE_BYTES];
             match sys::receive(self.socket.as_fd(), &mut head) {
-                Ok(_) => {
-                    is_changed |= read_u32(&head, HEADER_BYTES + 4) == Some(index.cast_unsigned())
+                Ok(_) => notified.note(&head, index),
+                Err(libc::ENOBUFS) => {
+                    notified = Notified {
+                        is_interface: true,
+                        is_address: true,
+                    };
                 }
-                Err(libc::ENOBUFS) => is_changed = true,
                 Err(_) => break,
             }
         }
-        is_changed
+        notified
     }
 
     /// Readable when a notification waits.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Groups of notifications about addresses and routes, of both families.
+const ADDRESS_GROUPS: [u32; 4] = [
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_ROUTE,
+];
+
+impl Notified {
+    /// Notes the message that begins so.
+    fn note(&mut self, head: &[u8], index: i32) {
+        match read_u16(head, 4) {
+            Some(libc::RTM_NEWLINK | libc::RTM_DELLINK) => {
+                let is_ours = read_u32(head, HEADER_BYTES + 4) == Some(index.cast_unsigned());
+                self.is_interface |= is_ours;
+            }
+            _ => self.is_address = true,
+        }
     }
 }
 
@@ -356,15 +418,37 @@ fn interface_message(index: i32, flags: u32, change: u32) -> Vec<u8> {
     body
 }
 
-/// `struct ifaddrmsg` and its attributes.
-fn address_message(index: i32, address: IpAddr, prefix_bits: u8) -> Vec<u8> {
+fn family_of(address: IpAddr) -> u8 {
     let family = if address.is_ipv4() {
         libc::AF_INET
     } else {
         libc::AF_INET6
     };
-    let family = u8::try_from(family).expect("invariant: address families are small");
-    let mut body = vec![family, prefix_bits, 0, 0];
+    u8::try_from(family).expect("invariant: address families are small")
+}
+
+/// `struct ndmsg` and the address.
+fn neighbor_message(index: i32, address: IpAddr) -> Vec<u8> {
+    let mut body = vec![family_of(address), 0, 0, 0];
+    body.extend_from_slice(&index.to_ne_bytes());
+    body.resize(NEIGHBOR_MESSAGE_BYTES, 0);
+    match address {
+        IpAddr::V4(address) => push_attribute(&mut body, NDA_DST, &address.octets()),
+        IpAddr::V6(address) => push_attribute(&mut body, NDA_DST, &address.octets()),
+    }
+    body
+}
+
+/// The MAC address in an answer about a neighbour, which the kernel tells only if it is valid.
+fn parse_neighbor(body: &[u8]) -> Option<MacAddress> {
+    let mut attributes = Attributes(body.get(NEIGHBOR_MESSAGE_BYTES..)?);
+    let (_, value) = attributes.find(|(kind, _)| *kind == NDA_LLADDR)?;
+    value.try_into().ok().map(MacAddress)
+}
+
+/// `struct ifaddrmsg` and its attributes.
+fn address_message(index: i32, address: IpAddr, prefix_bits: u8) -> Vec<u8> {
+    let mut body = vec![family_of(address), prefix_bits, 0, 0];
     body.extend_from_slice(&index.to_ne_bytes());
     match address {
         IpAddr::V4(address) => {
@@ -412,8 +496,9 @@ mod tests {
         HEADER_BYTES, IFLA_ADDRESS, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SIZE, IFLA_IFNAME,
         IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
         IFLA_MTU, IFLA_TUN_MULTI_QUEUE, IFLA_TUN_NUM_QUEUES, IFLA_VLAN_ID, IFLA_VLAN_PROTOCOL,
-        InterfaceDescription, Lower, Netlink, TapDescription, VlanTag, address_message,
-        interface_message, parse_answer, parse_description, push_attribute,
+        InterfaceDescription, Lower, MacAddress, NDA_LLADDR, Netlink, TapDescription, VlanTag,
+        address_message, interface_message, neighbor_message, parse_answer, parse_description,
+        parse_neighbor, push_attribute,
     };
 
     fn answer(kind: i32, body: &[u8]) -> Vec<u8> {
@@ -548,6 +633,17 @@ mod tests {
         assert_eq!(v4.len(), 8 + 2 * 8);
         assert_eq!(v6.len(), 8 + 2 * 20 + 8);
         assert_eq!(v6[v6.len() - 4..], libc::IFA_F_NODAD.to_ne_bytes());
+    }
+
+    #[test]
+    fn a_neighbour_s_mac_is_read_and_what_is_cut_short_is_none() {
+        let mut body = neighbor_message(3, "10.0.0.1".parse().unwrap());
+        assert_eq!(parse_neighbor(&body), None, "an entry without a valid MAC");
+        push_attribute(&mut body, NDA_LLADDR, &[2, 0, 0, 0, 0, 9]);
+        assert_eq!(parse_neighbor(&body), Some(MacAddress([2, 0, 0, 0, 0, 9])));
+        for length in 0..body.len() - 2 {
+            assert_eq!(parse_neighbor(&body[..length]), None, "{length}");
+        }
     }
 
     #[test]

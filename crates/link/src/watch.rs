@@ -1,4 +1,5 @@
-//! The state of an interface (up, carrier, MTU, GSO limit) and notifications of its changes.
+//! The state of an interface (up, carrier, MTU, GSO limit), notifications of its changes, and of changes of
+//! the host's addresses and routes.
 //!
 //! The server asks before it serves, until the interface carries frames, and then once in a while:
 //! an operator may change the interface, and its carrier may fail. It refuses to say what changed:
@@ -7,7 +8,10 @@
 //!
 //! Bounds: two netlink sockets; the kernel bounds their queues.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+
+use wire::MacAddress;
 
 use crate::error::SetupError;
 use crate::interface::{InterfaceName, clamp_mtu};
@@ -56,6 +60,8 @@ pub struct InterfaceWatch {
     notifications: Notifications,
     netlink: Netlink,
     state: InterfaceState,
+    /// Addresses or routes have changed since they were asked for.
+    is_address_changed: bool,
 }
 
 impl InterfaceWatch {
@@ -76,6 +82,7 @@ impl InterfaceWatch {
             notifications,
             netlink,
             state: InterfaceState::new(&found),
+            is_address_changed: false,
         })
     }
 
@@ -83,6 +90,12 @@ impl InterfaceWatch {
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
+    }
+
+    /// The interface's index, which stays the same when it is renamed.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.index.cast_unsigned()
     }
 
     /// The state at the last query.
@@ -97,7 +110,9 @@ impl InterfaceWatch {
     /// [`SetupError`]: the interface was removed or moved to another network namespace, or the kernel does not
     /// answer.
     pub fn take_change(&mut self) -> Result<Option<InterfaceState>, SetupError> {
-        if !self.notifications.take(self.index) {
+        let notified = self.notifications.take(self.index);
+        self.is_address_changed |= notified.is_address;
+        if !notified.is_interface {
             return Ok(None);
         }
         let name = self.name;
@@ -108,6 +123,29 @@ impl InterfaceWatch {
         let is_changed = state != self.state;
         self.state = state;
         Ok(is_changed.then_some(state))
+    }
+
+    /// Follows the host's addresses and routes, too, of all interfaces.
+    ///
+    /// # Errors
+    /// [`SetupError`]: the kernel does not let us.
+    pub fn follow_addresses(&mut self) -> Result<(), SetupError> {
+        let failed = |errno| self.name.error("following addresses", CAPABILITY, errno);
+        self.notifications.follow_addresses().map_err(failed)?;
+        // What changed before is not notified.
+        self.is_address_changed = true;
+        Ok(())
+    }
+
+    /// Whether addresses or routes may have changed since the last call, as [`InterfaceWatch::take_change`]
+    /// has heard.
+    pub const fn take_address_change(&mut self) -> bool {
+        std::mem::replace(&mut self.is_address_changed, false)
+    }
+
+    /// The MAC address at which the kernel has this neighbour on the interface; `None`: it knows none.
+    pub fn neighbor(&mut self, address: IpAddr) -> Option<MacAddress> {
+        self.netlink.neighbor(self.index, address).ok().flatten()
     }
 
     /// Readable when [`InterfaceWatch::take_change`] may have something.

@@ -10,6 +10,7 @@
 //! receive, and [`CELLS_MIN`] more, which the AF_XDP socket has for sending and nobody uses; the send
 //! buffer of a packet socket.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use clock::Instant;
@@ -100,6 +101,10 @@ impl Link for XdpPacket {
         self.receiver.apply_interface_state(state);
         self.sender.apply_interface_state(state);
         self.capabilities()
+    }
+
+    fn share_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), i32> {
+        self.receiver.share_addresses(addresses)
     }
 
     fn receive(

@@ -930,3 +930,40 @@ fn changes_are_followed_after_a_renaming() {
         assert!(matches!(refusal, SetupError::NoInterface { .. }));
     });
 }
+
+#[test]
+fn addresses_and_routes_that_come_and_go_are_notified_and_a_neighbour_is_known() {
+    in_namespace(|| {
+        let peer = connect();
+        let mut watch = InterfaceWatch::open("v0").unwrap();
+        ip("addr add 10.77.0.50/24 dev v0");
+        assert_eq!(watch.take_change(), Ok(None));
+        assert!(!watch.take_address_change(), "only if they are followed");
+        watch.follow_addresses().unwrap();
+        assert!(watch.take_address_change(), "they may have changed before");
+        assert!(!watch.take_address_change());
+        for change in [
+            "addr add 10.77.0.51/32 dev lo",
+            "addr del 10.77.0.51/32 dev lo",
+            "addr add fd77::51/128 dev lo",
+            "addr del fd77::51/128 dev lo",
+            "addr del 10.77.0.50/24 dev v0",
+            "route add default via 10.77.0.2",
+            "route del default",
+        ] {
+            ip(change);
+            assert!(is_ready(watch.poll_fd(), libc::POLLIN), "{change}");
+            assert_eq!(watch.take_change(), Ok(None), "{change}");
+            assert!(watch.take_address_change(), "{change}");
+        }
+        let there = "10.77.0.2".parse().unwrap();
+        ip("neighbor flush dev v0");
+        assert_eq!(watch.neighbor(there), None);
+        let mac = peer.run(|| interface_mac("v1").unwrap());
+        ip(&format!(
+            "neighbor add 10.77.0.2 lladdr {} dev v0",
+            mac.unwrap()
+        ));
+        assert_eq!(watch.neighbor(there), mac);
+    });
+}

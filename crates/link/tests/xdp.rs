@@ -506,6 +506,54 @@ fn of_a_shared_address_only_our_port_is_taken_and_the_kernel_keeps_the_rest() {
     });
 }
 
+#[test]
+fn an_address_shared_later_is_taken_and_one_given_back_is_the_kernel_s() {
+    with_xdp(|| {
+        let peer = connect();
+        let mut link = open(&XdpConfig::shared(
+            "v0",
+            &["10.77.0.9".parse().unwrap()],
+            &[PORT],
+        ));
+        let mac = link.capabilities().mac;
+        let mut socket = peer.run(|| RawSocket::open("v1"));
+        let peer_mac = peer.run(|| interface_mac("v1").unwrap().unwrap());
+        let reset = |socket: &mut RawSocket| {
+            socket.send(&syn(mac, peer_mac, PORT));
+            socket.receive(|frame| destination_port(frame) == Some(5_555));
+        };
+        reset(&mut socket);
+        // Without a capability, as a server that has dropped its own.
+        let host: IpAddr = HOST.parse().unwrap();
+        let mut link = std::thread::spawn(move || {
+            keep_capabilities(&[]);
+            link.share_addresses(&[host, HOST_V6.parse().unwrap()])
+                .unwrap();
+            link
+        })
+        .join()
+        .unwrap();
+        socket.send(&syn(mac, peer_mac, PORT));
+        let ours = receive_until(&mut link, |received| Some(received.frame.to_vec()));
+        assert_eq!(destination_port(&ours), Some(PORT));
+        link.share_addresses(&[]).unwrap();
+        reset(&mut socket);
+        assert_eq!(link.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
+        // As many as there may be, twice: those of before have left room.
+        for net in [1, 2] {
+            let address = |n: u8| IpAddr::from([10, 78, net, n]);
+            let most: Vec<IpAddr> = (0..64).map(address).collect();
+            link.share_addresses(&most).unwrap();
+        }
+        let refused = link.share_addresses(
+            &(0..65)
+                .map(|n| IpAddr::from([10, 78, 3, n]))
+                .collect::<Vec<_>>(),
+        );
+        assert_eq!(refused, Err(libc::E2BIG));
+    });
+}
+
 /// The peer asks the kernel's ICMP for an echo.
 fn echo(peer: &Peer, mac: MacAddress) {
     peer.run(move || {

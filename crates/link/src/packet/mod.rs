@@ -65,6 +65,9 @@ pub struct PacketConfig {
     pub interface: String,
     /// Our addresses, 1 to [`ADDRESSES_MAX`]; none of them may be the kernel's.
     pub addresses: Vec<IpAddr>,
+    /// Those of them that another station answers ARP and neighbour discovery for, a load balancer, which
+    /// sends us the packets to them: the filter passes no neighbour messages about these.
+    pub virtual_addresses: Vec<IpAddr>,
     /// The MAC address they are reached at.
     pub mac: MacChoice,
     /// Bytes that may wait to be sent before `Full`; `None`: 16 MiB. The kernel doubles it; its
@@ -83,6 +86,7 @@ impl PacketConfig {
         Self {
             interface: interface.to_owned(),
             addresses: addresses.to_vec(),
+            virtual_addresses: Vec::new(),
             mac: MacChoice::Own,
             send_buffer_bytes: None,
             qdisc_bypass: true,
@@ -246,14 +250,14 @@ impl Station {
         let fd = receiver.as_fd();
         set_receive_options(fd).map_err(failed)?;
         let ring = ReceiveRing::new(fd).map_err(failed)?;
+        let answered = answered(&config.addresses, &config.virtual_addresses);
         let filter = match queues {
-            1 => filter::program(self.mac, &config.addresses),
+            1 => filter::program(self.mac, &config.addresses, &answered),
             // Before it is in the group, a socket would receive the frames of all queues.
             _ => filter::refuse_all(),
         };
         sys::attach_filter(fd, &filter).map_err(failed)?;
-        let addresses = &config.addresses;
-        join(fd, index, self.mac, self.interface_mac, addresses).map_err(failed)?;
+        join(fd, index, self.mac, self.interface_mac, &answered).map_err(failed)?;
         sys::bind_to_interface(fd, index, libc::ETH_P_ALL).map_err(failed)?;
         let capabilities = Capabilities {
             mac: self.mac,
@@ -284,7 +288,8 @@ impl Station {
             },
         };
         fanout::join(&sockets, &fanout::program(SEED)).map_err(failed)?;
-        let filter = filter::incoming_program(self.mac, &config.addresses);
+        let answered = answered(&config.addresses, &config.virtual_addresses);
+        let filter = filter::incoming_program(self.mac, &config.addresses, &answered);
         let mut sockets = sockets.into_iter();
         sockets.try_for_each(|fd| sys::attach_filter(fd, &filter).map_err(failed))
     }
@@ -431,6 +436,12 @@ pub(crate) fn join(
         }
     }
     Ok(())
+}
+
+/// The addresses that neighbour messages are taken about.
+pub(crate) fn answered(addresses: &[IpAddr], virtual_addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let is_answered = |address: &&IpAddr| !virtual_addresses.contains(address);
+    addresses.iter().filter(is_answered).copied().collect()
 }
 
 /// The group MAC of all IPv6 nodes (RFC 4291 s2.7.1, RFC 2464 s7).

@@ -14,6 +14,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -134,6 +135,10 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
 
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
         self.link.apply_interface_state(state)
+    }
+
+    fn share_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), i32> {
+        self.link.share_addresses(addresses)
     }
 
     fn receive(

@@ -42,6 +42,8 @@ const MODE_MEM: u8 = 0x60;
 const WIDE_IMMEDIATE: u8 = CLASS_LD | 0x18;
 /// In the source register of a wide immediate: the immediate is a map's descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
+/// The same, and what is loaded is the address of the map's first value.
+const PSEUDO_MAP_VALUE: u8 = 2;
 
 const ALU_ADD: u8 = 0x00;
 const ALU_AND: u8 = 0x50;
@@ -143,9 +145,18 @@ impl Assembler {
 
     /// Loads the address of the map with this descriptor.
     pub(super) fn load_map(&mut self, to: Register, map: RawFd) {
+        self.load_of_map(PSEUDO_MAP_FD, to, map);
+    }
+
+    /// Loads the address of the only value of the array map with this descriptor (Linux 5.2).
+    pub(super) fn load_map_value(&mut self, to: Register, map: RawFd) {
+        self.load_of_map(PSEUDO_MAP_VALUE, to, map);
+    }
+
+    fn load_of_map(&mut self, what: u8, to: Register, map: RawFd) {
         self.instructions.push(Instruction {
             code: WIDE_IMMEDIATE,
-            registers: PSEUDO_MAP_FD << 4 | to as u8,
+            registers: what << 4 | to as u8,
             offset: 0,
             immediate: map,
         });

@@ -1,8 +1,8 @@
-//! The few commands of `bpf(2)` that load the XDP program, give it its map and attach it.
+//! The few commands of `bpf(2)` that load the XDP program, give it its maps and attach it.
 //!
 //! Everything is held by descriptors: the attachment is a BPF link, which the kernel removes with its last
 //! descriptor, also if the process is killed. It refuses to pin anything in a file system. Errors are
-//! bare errnos. Bound: three descriptors; no memory of its own.
+//! bare errnos. Bound: four descriptors; no memory of its own.
 //!
 //! Reading first: bpf(2); `union bpf_attr` in linux/bpf.h, whose members the structures here are.
 #![allow(
@@ -12,6 +12,7 @@
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
+use super::address_table::AddressTable;
 use super::assembler::Instruction;
 use crate::sys;
 
@@ -22,6 +23,7 @@ const PROG_LOAD: i32 = 5;
 const PROG_TEST_RUN: i32 = 10;
 const LINK_CREATE: i32 = 28;
 
+const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 /// `BPF_F_XDP_HAS_FRAGS`: frames may be in several buffers, of which the program sees the first.
@@ -116,10 +118,20 @@ fn address<T>(pointer: *const T) -> u64 {
 
 /// Makes a map of AF_XDP sockets by receive queue.
 pub(super) fn create_socket_map(entries_max: u32) -> Result<OwnedFd, i32> {
+    create_map(MAP_TYPE_XSKMAP, 4, entries_max)
+}
+
+/// Makes a map that has one value: an [`AddressTable`], whose bytes are zeros.
+pub(super) fn create_address_map() -> Result<OwnedFd, i32> {
+    let value_bytes = u32::try_from(AddressTable::BYTES).map_err(|_| libc::E2BIG)?;
+    create_map(MAP_TYPE_ARRAY, value_bytes, 1)
+}
+
+fn create_map(kind: u32, value_bytes: u32, entries_max: u32) -> Result<OwnedFd, i32> {
     let mut attributes = MapCreate {
-        kind: MAP_TYPE_XSKMAP,
+        kind,
         key_bytes: 4,
-        value_bytes: 4,
+        value_bytes,
         entries_max,
     };
     // SAFETY: this command reads four numbers.
@@ -139,6 +151,21 @@ pub(super) fn set_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> Result<
         flags: 0,
     };
     // SAFETY: this command reads a key and a value of four bytes each, which is what they have.
+    unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
+}
+
+/// Sets the addresses in their map. Since Linux 5.19 this needs no capability: who has the descriptor may.
+pub(super) fn set_addresses(map: &OwnedFd, table: &AddressTable) -> Result<(), i32> {
+    let (key, value) = (0_u32, table.bytes());
+    let mut attributes = MapUpdate {
+        map: number(map),
+        padding: 0,
+        key: address(&raw const key),
+        value: address(value.as_ptr()),
+        flags: 0,
+    };
+    // SAFETY: this command reads a key of four bytes and a value of `AddressTable::BYTES`, which is what they
+    // have.
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 

@@ -77,13 +77,14 @@ use wire::{ChecksumState, Outgoing};
 use crate::counters::LinkCounters;
 use crate::error::{CopyReason, LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceName;
-use crate::packet::{MacChoice, ZeroCopy};
+use crate::packet::{ADDRESSES_MAX, MacChoice, ZeroCopy};
 use crate::refusal::RefusalPeriod;
 use crate::{
     Capabilities, Checksums, ETHERNET_BYTES, FramePath, IP_PACKET_BYTES_MAX, InterfaceState, Link,
     ProgramPlace, Received, STATE_CHECK_INTERVAL, Sent, VlanTag,
 };
 
+mod address_table;
 mod assembler;
 mod bpf;
 mod loans;
@@ -97,6 +98,7 @@ mod socket;
 mod unfinished;
 mod vlan;
 
+use address_table::AddressTable;
 use bpf::Place;
 pub use program::PORTS_MAX;
 use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Room, Taken};
@@ -158,6 +160,9 @@ pub struct XdpConfig {
     pub vlan: Option<VlanTag>,
     /// Our addresses, 1 to [`ADDRESSES_MAX`](crate::packet::ADDRESSES_MAX).
     pub addresses: Vec<IpAddr>,
+    /// Those of them that another station answers ARP and neighbour discovery for; see
+    /// [`PacketConfig`](crate::PacketConfig). Means nothing where addresses are shared.
+    pub virtual_addresses: Vec<IpAddr>,
     /// Whether they are ours alone.
     pub address_use: AddressUse,
     /// Where the program runs.
@@ -234,6 +239,7 @@ impl XdpConfig {
             interface: interface.to_owned(),
             vlan: None,
             addresses: addresses.to_vec(),
+            virtual_addresses: Vec::new(),
             address_use: AddressUse::Own {
                 mac: MacChoice::Own,
             },
@@ -282,6 +288,8 @@ pub struct Xdp {
     has_unfinished_checksums: bool,
     /// Why frames are not sent from slots, if they are not.
     copy_reason: Option<CopyReason>,
+    /// The addresses of the last [`Link::share_addresses`].
+    shared_addresses: AddressTable,
     /// Whether receiving has the kernel poll the device ([`XdpConfig::busy_poll_us`]).
     polling: Polling,
 }
@@ -476,6 +484,19 @@ impl Link for Xdp {
                 Checksums::Software
             },
         }
+    }
+
+    fn share_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), i32> {
+        let Some(map) = &self.attachment.address_map else {
+            return Ok(());
+        };
+        if addresses.len() > ADDRESSES_MAX {
+            return Err(libc::E2BIG);
+        }
+        self.shared_addresses.keep(addresses);
+        bpf::set_addresses(map, &self.shared_addresses)?;
+        self.shared_addresses.add(addresses);
+        bpf::set_addresses(map, &self.shared_addresses)
     }
 
     /// An MTU beyond what the socket was opened for is taken for that; the kernel drops larger received

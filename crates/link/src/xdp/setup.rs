@@ -5,6 +5,7 @@
 //! to the device (most drivers reset their queues). Whatever fails, the descriptors opened so far are
 //! closed, and with them the attachment is gone.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -13,8 +14,9 @@ use std::time::Duration;
 use clock::Instant;
 use wire::MacAddress;
 
+use super::address_table::AddressTable;
 use super::bpf::{self, Place};
-use super::program::{self, Rules, Take};
+use super::program::{self, Addresses, Rules, Take};
 use super::queue::{CELL_BYTES, DESCRIPTORS_MAX, Queue, QueueStep, Shape};
 use super::socket::{self, Copying};
 use super::vlan::{Device, VlanDevice};
@@ -28,7 +30,7 @@ use crate::error::{CopyReason, SetupError};
 use crate::interface::{InterfaceName, clamp_mtu, describe};
 use crate::netdev::{self, ZeroCopyOffer};
 use crate::netlink::InterfaceDescription;
-use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy};
+use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy, answered};
 use crate::refusal::RefusalPeriod;
 use crate::sys;
 
@@ -54,6 +56,8 @@ pub(super) struct Attachment {
     _membership: Option<OwnedFd>,
     /// The sockets, by queue.
     map: OwnedFd,
+    /// The addresses that are shared with the host, where they are.
+    pub(super) address_map: Option<OwnedFd>,
     pub(super) place: Place,
     /// What the program is attached to.
     pub(super) device: Device,
@@ -134,6 +138,7 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             // Behind the driver, what GRO has merged has such checksums, too.
             has_unfinished_checksums: device.is_virtual || attachment.place == Place::Generic,
             copy_reason,
+            shared_addresses: table_of(&config.addresses),
             polling: if config.busy_poll_us > 0 {
                 Polling::Untried
             } else {
@@ -210,20 +215,27 @@ fn attach(
     device: Device,
     (mac, interface_mac): (MacAddress, MacAddress),
 ) -> Result<Attachment, SetupError> {
-    let shared_ports = match &config.address_use {
-        AddressUse::Own { .. } => None,
-        AddressUse::Shared { ports } => Some(ports.as_slice()),
-    };
     let failed = |errno| match errno {
         // What the kernel answers without BPF, and without maps of AF_XDP sockets.
         libc::ENOSYS | libc::EINVAL => SetupError::NoXdp,
         errno => kernel(name, "loading the XDP program", errno),
     };
     let map = bpf::create_socket_map(QUEUES_MAX).map_err(failed)?;
+    let address_map = make_address_map(config).map_err(failed)?;
+    let answered = answered(&config.addresses, &config.virtual_addresses);
+    let addresses = match (&config.address_use, &address_map) {
+        (AddressUse::Shared { ports }, Some(map)) => Addresses::Shared {
+            map: map.as_raw_fd(),
+            ports,
+        },
+        _ => Addresses::Own {
+            all: &config.addresses,
+            answered: &answered,
+        },
+    };
     let rules = Rules {
         mac,
-        addresses: &config.addresses,
-        shared_ports,
+        addresses,
         vlan: device.tag,
     };
     let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
@@ -238,10 +250,10 @@ fn attach(
     let join = || {
         let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
         let fd = socket.as_fd();
-        packet::join(fd, found.index, mac, interface_mac, &config.addresses)?;
+        packet::join(fd, found.index, mac, interface_mac, &answered)?;
         Ok(socket)
     };
-    let membership = shared_ports.is_none().then(join).transpose();
+    let membership = address_map.is_none().then(join).transpose();
     let membership =
         membership.map_err(|errno| kernel(name, "letting frames to us through", errno))?;
     let watch = || VlanDevice::open(found.index);
@@ -253,10 +265,27 @@ fn attach(
         _link: link,
         _membership: membership,
         map,
+        address_map,
         place,
         device,
         vlan_device,
     })
+}
+
+/// The map of the addresses, if they are shared with the host.
+fn make_address_map(config: &XdpConfig) -> Result<Option<OwnedFd>, i32> {
+    if matches!(config.address_use, AddressUse::Own { .. }) {
+        return Ok(None);
+    }
+    let map = bpf::create_address_map()?;
+    bpf::set_addresses(&map, &table_of(&config.addresses))?;
+    Ok(Some(map))
+}
+
+fn table_of(addresses: &[IpAddr]) -> AddressTable {
+    let mut table = AddressTable::new();
+    table.add(addresses);
+    table
 }
 
 /// Attaches the program where it was chosen: in the driver first, if that is left to us.

@@ -13,6 +13,8 @@
 //! ARP is about an address if that is its target or sender address: a host that claims one of our
 //! addresses must be detected (RFC 5227 s2.1.1). In an announcement both are the same.
 //!
+//! Neighbour messages about a virtual address, which another station answers for, do not pass.
+//!
 //! It refuses everything else, and frames too short for the fields it loads: a classic BPF load
 //! beyond the end refuses the frame. It does not check what the parser checks: lengths, checksums,
 //! header versions. Bounds: [`ADDRESSES_MAX`] addresses make at most 1,850 instructions of the
@@ -65,14 +67,18 @@ const IPV6_MULTICAST: u32 = 0xff;
 
 /// The same as [`program`], without the frames that this host sends: for a socket in a fanout group,
 /// where `PACKET_IGNORE_OUTGOING` has no effect.
-pub(crate) fn incoming_program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter> {
+pub(crate) fn incoming_program(
+    mac: MacAddress,
+    addresses: &[IpAddr],
+    answered: &[IpAddr],
+) -> Vec<sock_filter> {
     concat(&[
         vec![
             load(LOAD_BYTE, PACKET_TYPE),
             step(JUMP_EQUAL, 0, 1, PACKET_OUTGOING),
             refuse(),
         ],
-        program(mac, addresses),
+        program(mac, addresses, answered),
     ])
 }
 
@@ -81,25 +87,24 @@ pub(crate) fn refuse_all() -> Vec<sock_filter> {
     vec![refuse()]
 }
 
-/// The program for a station with this MAC and these addresses.
+/// The program for a station with this MAC and these addresses, and neighbour messages about those that are
+/// `answered`.
 ///
 /// # Panics
 /// With more than [`ADDRESSES_MAX`] addresses: the caller refuses them first.
-pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter> {
+pub(crate) fn program(
+    mac: MacAddress,
+    addresses: &[IpAddr],
+    answered: &[IpAddr],
+) -> Vec<sock_filter> {
     assert!(
         addresses.len() <= ADDRESSES_MAX,
         "{} addresses in a filter",
         addresses.len()
     );
-    let mut v4 = Vec::new();
-    let mut v6 = Vec::new();
-    for address in addresses {
-        match address {
-            IpAddr::V4(address) => v4.push(*address),
-            IpAddr::V6(address) => v6.push(*address),
-        }
-    }
-    let arp = when_equal(ETHERTYPE_ARP, &accept_arp(&v4));
+    let (v4, v6) = by_version(addresses);
+    let (answered_v4, answered_v6) = by_version(answered);
+    let arp = when_equal(ETHERTYPE_ARP, &accept_arp(&answered_v4));
     let to_us = concat(&[
         vec![load(LOAD_HALF, OFFSET_ETHERTYPE)],
         arp.clone(),
@@ -107,13 +112,13 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
             ETHERTYPE_IPV4,
             &concat(&[accept_v4(OFFSET_IPV4_DESTINATION, &v4), vec![refuse()]]),
         ),
-        when_equal(ETHERTYPE_IPV6, &accept_ipv6(&v6)),
+        when_equal(ETHERTYPE_IPV6, &accept_ipv6(&v6, &answered_v6)),
         vec![refuse()],
     ]);
     let to_a_group = concat(&[
         vec![load(LOAD_HALF, OFFSET_ETHERTYPE)],
         arp,
-        when_equal(ETHERTYPE_IPV6, &accept_neighbor(&v6)),
+        when_equal(ETHERTYPE_IPV6, &accept_neighbor(&answered_v6)),
         vec![refuse()],
     ]);
     concat(&[
@@ -129,6 +134,17 @@ pub(crate) fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter>
         ],
         to_a_group,
     ])
+}
+
+fn by_version(addresses: &[IpAddr]) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for address in addresses {
+        match address {
+            IpAddr::V4(address) => v4.push(*address),
+            IpAddr::V6(address) => v6.push(*address),
+        }
+    }
+    (v4, v6)
 }
 
 /// Accepts ARP about one of `addresses`, and announcements; refuses otherwise.
@@ -157,14 +173,14 @@ fn accept_v4(offset: u32, addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
     block
 }
 
-/// Accepts IPv6 to one of `addresses` and neighbour messages about them, refuses otherwise.
-fn accept_ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
+/// Accepts IPv6 to one of `addresses` and neighbour messages about those `answered`, refuses otherwise.
+fn accept_ipv6(addresses: &[Ipv6Addr], answered: &[Ipv6Addr]) -> Vec<sock_filter> {
     let mut block = Vec::new();
     for address in addresses {
         block.extend(accept_v6(OFFSET_IPV6_DESTINATION, *address));
     }
     // RFC 6085 s3: a multicast packet may be sent to a unicast MAC.
-    block.extend(accept_neighbor(addresses));
+    block.extend(accept_neighbor(answered));
     block
 }
 

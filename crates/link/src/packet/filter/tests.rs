@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use libc::sock_filter;
 use wire::MacAddress;
 
-use super::{ADDRESSES_MAX, PACKET_OUTGOING, incoming_program, program, refuse_all};
+use super::{ADDRESSES_MAX, PACKET_OUTGOING, incoming_program, refuse_all};
 use crate::packet::bpf::machine::{View, run};
 
 /// Most instructions the kernel takes: `BPF_MAXINSNS`.
@@ -16,6 +16,11 @@ const OURS: MacAddress = MacAddress([0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5]);
 const BROADCAST: [u8; 6] = [0xff; 6];
 const V4: &str = "10.1.2.3";
 const V6: &str = "fd00::a1:b2c3";
+
+/// The program for addresses that we answer for.
+fn program(mac: MacAddress, addresses: &[IpAddr]) -> Vec<sock_filter> {
+    super::program(mac, addresses, addresses)
+}
 
 /// Whether a program passes a frame.
 fn passes(program: &[sock_filter], frame: &[u8], vlan_tag: u16) -> bool {
@@ -163,7 +168,8 @@ fn nothing_passes_the_program_of_a_queue_that_is_not_steered_yet() {
 
 #[test]
 fn frames_that_this_host_sends_do_not_pass_in_a_fanout_group() {
-    let program = incoming_program(OURS, &[ip(V4), ip(V6)]);
+    let addresses = [ip(V4), ip(V6)];
+    let program = incoming_program(OURS, &addresses, &addresses);
     let passes = |frame: &[u8], packet_type: u32| {
         let view = View {
             bytes: frame,
@@ -283,4 +289,21 @@ fn each_of_64_addresses_passes_and_the_program_fits_the_kernel() {
 #[should_panic(expected = "65 addresses in a filter")]
 fn one_address_more_is_a_programming_error() {
     let _ = program(OURS, &[ip(V4); ADDRESSES_MAX + 1]);
+}
+
+/// RFC 826 and RFC 4861 would have us answer, and the answer would take the address from the load balancer.
+#[test]
+fn packets_to_a_virtual_address_pass_and_neighbour_messages_about_it_do_not() {
+    let addresses = [ip(V4), ip(V6), ip("10.1.2.4")];
+    let program = super::program(OURS, &addresses, &addresses[2..]);
+    let passes = |frame: &[u8]| passes(&program, frame, 0);
+    for mac in [OURS.0, BROADCAST] {
+        assert!(!passes(&arp(mac, V4)) && !passes(&arp_reply(mac, V4)));
+        assert!(passes(&arp(mac, "10.1.2.4")) && passes(&arp_reply(mac, "10.1.2.4")));
+    }
+    for mac in [OURS.0, SOLICITED] {
+        assert!(!passes(&solicitation(mac, 135, V6)));
+    }
+    assert!(passes(&ipv4(OURS.0, V4)) && passes(&ipv4(OURS.0, "10.1.2.4")));
+    assert!(passes(&ipv6(OURS.0, V6, 6)));
 }

@@ -10,7 +10,10 @@
 //!   sent to an IPv6 multicast group that are about one of our addresses;
 //! - what any station says of itself to all, and multicast listener queries.
 //!
-//! **Shared addresses**, which the kernel has as well: it takes, to our MAC and one of the addresses,
+//! Neighbour messages about a virtual address, which another station answers for, are not taken.
+//!
+//! **Shared addresses**, which the kernel has as well and which come and go, are in a map. It takes, to our
+//! MAC and one of these addresses,
 //!
 //! - TCP to one of our ports;
 //! - ICMP errors that `wire` acts on (type 3; of ICMPv6, types 1 and 2), if they quote a TCP segment
@@ -35,6 +38,7 @@ use std::os::fd::RawFd;
 
 use wire::MacAddress;
 
+use super::address_table::AddressTable;
 use super::assembler::{Assembler, Condition, Instruction, Label, Register, Size};
 use crate::VlanTag;
 use crate::packet::ADDRESSES_MAX;
@@ -121,8 +125,8 @@ const FRAME_END: Register = Register::R3;
 /// Behind what is compared with the end of the frame; later a loaded field.
 const FIELD: Register = Register::R4;
 const OTHER_FIELD: Register = Register::R5;
-/// The frame's start, moved on by the IP options: what follows the IP header is at the offsets of a
-/// frame without options.
+/// The addresses that are shared; then the frame's start, moved on by the IP options: what follows the IP
+/// header is at the offsets of a frame without options.
 const BEHIND: Register = Register::R7;
 /// The frame's start.
 const START: Register = Register::R8;
@@ -132,12 +136,26 @@ const START: Register = Register::R8;
 pub(super) struct Rules<'a> {
     /// The MAC our frames are sent to.
     pub(super) mac: MacAddress,
-    /// Our addresses.
-    pub(super) addresses: &'a [IpAddr],
-    /// Our ports, if the addresses are the kernel's as well; `None` if they are ours alone.
-    pub(super) shared_ports: Option<&'a [u16]>,
+    pub(super) addresses: Addresses<'a>,
     /// The tag that our frames have; `None`: none, or one with a priority only.
     pub(super) vlan: Option<VlanTag>,
+}
+
+/// Our addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Addresses<'a> {
+    /// Ours alone.
+    Own {
+        all: &'a [IpAddr],
+        /// Those that neighbour messages are taken about.
+        answered: &'a [IpAddr],
+    },
+    /// The kernel's as well.
+    Shared {
+        /// Descriptor of the map that has them, in an [`AddressTable`].
+        map: RawFd,
+        ports: &'a [u16],
+    },
 }
 
 /// What happens to a frame that is ours.
@@ -155,8 +173,10 @@ pub(super) enum Take {
 /// # Panics
 /// With more than [`ADDRESSES_MAX`] addresses or [`PORTS_MAX`] ports: the caller refuses them first.
 pub(super) fn assemble(rules: &Rules<'_>, take: Take) -> Vec<Instruction> {
-    let (addresses, ports) = (rules.addresses.len(), rules.shared_ports);
-    let ports = ports.map_or(0, <[u16]>::len);
+    let (addresses, ports) = match rules.addresses {
+        Addresses::Own { all, .. } => (all.len(), 0),
+        Addresses::Shared { ports, .. } => (0, ports.len()),
+    };
     assert!(
         addresses <= ADDRESSES_MAX && ports <= PORTS_MAX,
         "{addresses} addresses, {ports} ports"
@@ -183,8 +203,6 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// The verifier refuses instructions that are never reached, so a version without addresses has no
-    /// part where the addresses are shared. (Where they are our own, a group's message may be about them.)
     fn classify(&mut self) {
         let code = &mut self.code;
         let (group, arp, v4, v6) = (code.label(), code.label(), code.label(), code.label());
@@ -196,43 +214,36 @@ impl Program<'_> {
             Some(tag) => self.skip_tag(tag),
             None => self.skip_priority_tag(),
         }
-        let is_own = self.rules.shared_ports.is_none();
+        let is_own = matches!(self.rules.addresses, Addresses::Own { .. });
         let otherwise = if is_own { group } else { self.pass };
         self.skip_unless_mac(otherwise);
         self.code.load(Size::Half, FIELD, FRAME, ETHERTYPE);
         if is_own {
             self.jump_if_half(ETHERTYPE_ARP, arp);
         }
-        let has_v4 = self.rules.addresses.iter().any(IpAddr::is_ipv4);
-        let has_v6 = self.rules.addresses.iter().any(IpAddr::is_ipv6);
-        if is_own || has_v4 {
-            self.jump_if_half(ETHERTYPE_IPV4, v4);
-        }
-        if is_own || has_v6 {
-            self.jump_if_half(ETHERTYPE_IPV6, v6);
-        }
+        self.jump_if_half(ETHERTYPE_IPV4, v4);
+        self.jump_if_half(ETHERTYPE_IPV6, v6);
         self.code.jump(self.pass);
-        if is_own {
-            let neighbor = self.code.label();
-            self.code.bind(group);
-            self.classify_other_mac(arp, neighbor);
-            self.code.bind(arp);
-            self.arp();
-            self.code.bind(v4);
-            self.own_v4();
-            self.code.bind(v6);
-            self.own_v6();
-            self.code.bind(neighbor);
-            self.neighbor();
-            return;
-        }
-        if has_v4 {
-            self.code.bind(v4);
-            self.shared_v4();
-        }
-        if has_v6 {
-            self.code.bind(v6);
-            self.shared_v6();
+        match self.rules.addresses {
+            Addresses::Own { all, answered } => {
+                let neighbor = self.code.label();
+                self.code.bind(group);
+                self.classify_other_mac(arp, neighbor);
+                self.code.bind(arp);
+                self.arp(answered);
+                self.code.bind(v4);
+                self.own_v4(all);
+                self.code.bind(v6);
+                self.own_v6(all);
+                self.code.bind(neighbor);
+                self.neighbor(answered);
+            }
+            Addresses::Shared { map, ports } => {
+                self.code.bind(v4);
+                self.shared_v4(map, ports);
+                self.code.bind(v6);
+                self.shared_v6(map, ports);
+            }
         }
     }
 
@@ -274,10 +285,10 @@ impl Program<'_> {
 
     /// ARP is about an address if that is its target or sender address: a host that claims one of
     /// our addresses must be detected (RFC 5227 s2.1.1). In an announcement both are the same.
-    fn arp(&mut self) {
+    fn arp(&mut self, addresses: &[IpAddr]) {
         self.need(FRAME, ARP_END);
         for place in [ARP_TARGET, ARP_SENDER] {
-            self.jump_if_v4_at(place, self.taken);
+            self.jump_if_v4_at(addresses, place, self.taken);
         }
         self.code.load(Size::Word, OTHER_FIELD, FRAME, ARP_TARGET);
         self.code
@@ -285,25 +296,25 @@ impl Program<'_> {
         self.code.jump(self.pass);
     }
 
-    fn own_v4(&mut self) {
+    fn own_v4(&mut self, addresses: &[IpAddr]) {
         self.need(FRAME, IPV4_END);
-        self.jump_if_v4_at(IPV4_DESTINATION, self.taken);
+        self.jump_if_v4_at(addresses, IPV4_DESTINATION, self.taken);
         self.code.jump(self.pass);
     }
 
     /// IPv6 to one of our addresses; goes on with what is to another: RFC 6085 s3 lets a multicast
     /// packet be sent to a unicast MAC.
-    fn own_v6(&mut self) {
+    fn own_v6(&mut self, addresses: &[IpAddr]) {
         self.need(FRAME, IPV6_END);
-        self.jump_if_v6_at(IPV6_DESTINATION, self.taken);
+        self.jump_if_v6_at(addresses, IPV6_DESTINATION, self.taken);
     }
 
-    /// Multicast neighbour solicitations of one of our addresses, multicast neighbour advertisements, and
+    /// Multicast neighbour solicitations of one of these addresses, multicast neighbour advertisements, and
     /// multicast listener queries.
     ///
     /// Fixed offsets are right: RFC 6980 s5 forbids fragments, and senders put no extension header before
     /// neighbour messages, and before queries one of eight bytes with the router alert (RFC 3810 s5).
-    fn neighbor(&mut self) {
+    fn neighbor(&mut self, addresses: &[IpAddr]) {
         let (icmp, solicitation) = (self.code.label(), self.code.label());
         // A query is as long as a neighbour message.
         self.need(FRAME, ND_END);
@@ -324,15 +335,15 @@ impl Program<'_> {
         code.jump_if(Condition::Equal, FIELD, NEIGHBOR_SOLICITATION, solicitation);
         code.jump(self.pass);
         code.bind(solicitation);
-        self.jump_if_v6_at(ND_TARGET, self.taken);
+        self.jump_if_v6_at(addresses, ND_TARGET, self.taken);
         self.code.jump(self.pass);
     }
 
-    fn shared_v4(&mut self) {
+    fn shared_v4(&mut self, map: RawFd, ports: &[u16]) {
         let code = &mut self.code;
         let (ours, tcp, icmp) = (code.label(), code.label(), code.label());
         self.need(FRAME, IPV4_END);
-        self.jump_if_v4_at(IPV4_DESTINATION, ours);
+        self.jump_if_shared_v4(map, ours);
         self.code.jump(self.pass);
 
         self.code.bind(ours);
@@ -346,7 +357,7 @@ impl Program<'_> {
 
         self.code.bind(tcp);
         self.need(BEHIND, IPV4_END + TCP_PORTS_BYTES);
-        self.take_if_port(BEHIND, IPV4_END + TCP_DESTINATION_PORT);
+        self.take_if_port(ports, BEHIND, IPV4_END + TCP_DESTINATION_PORT);
 
         self.code.bind(icmp);
         const QUOTE: i16 = IPV4_END + ICMP_BYTES;
@@ -356,14 +367,14 @@ impl Program<'_> {
         self.pass_unless_same(QUOTE + IPV4_SOURCE, IPV4_DESTINATION);
         self.skip_v4_options(QUOTE);
         self.need(BEHIND, QUOTE + IPV4_BYTES + TCP_PORTS_BYTES);
-        self.take_if_port(BEHIND, QUOTE + IPV4_BYTES);
+        self.take_if_port(ports, BEHIND, QUOTE + IPV4_BYTES);
     }
 
-    fn shared_v6(&mut self) {
+    fn shared_v6(&mut self, map: RawFd, ports: &[u16]) {
         let code = &mut self.code;
         let (ours, tcp, icmp, error) = (code.label(), code.label(), code.label(), code.label());
         self.need(FRAME, IPV6_END);
-        self.jump_if_v6_at(IPV6_DESTINATION, ours);
+        self.jump_if_shared_v6(map, ours);
         self.code.jump(self.pass);
 
         self.code.bind(ours);
@@ -376,7 +387,7 @@ impl Program<'_> {
 
         self.code.bind(tcp);
         self.need(FRAME, IPV6_END + TCP_PORTS_BYTES);
-        self.take_if_port(FRAME, IPV6_END + TCP_DESTINATION_PORT);
+        self.take_if_port(ports, FRAME, IPV6_END + TCP_DESTINATION_PORT);
 
         self.code.bind(icmp);
         const QUOTE: i16 = IPV6_END + ICMP_BYTES;
@@ -392,7 +403,35 @@ impl Program<'_> {
         for word in [0, 4, 8, 12] {
             self.pass_unless_same(QUOTE + IPV6_SOURCE + word, IPV6_DESTINATION + word);
         }
-        self.take_if_port(FRAME, QUOTE + IPV6_BYTES);
+        self.take_if_port(ports, FRAME, QUOTE + IPV6_BYTES);
+    }
+
+    /// Jumps if the map has the IPv4 address that the frame is to; goes on behind otherwise.
+    fn jump_if_shared_v4(&mut self, map: RawFd, to: Label) {
+        let code = &mut self.code;
+        code.load_map_value(BEHIND, map);
+        code.load(Size::Word, FIELD, FRAME, IPV4_DESTINATION);
+        for place in AddressTable::v4_places() {
+            code.load(Size::Word, OTHER_FIELD, BEHIND, place);
+            code.jump_if_register(Condition::Equal, FIELD, OTHER_FIELD, to);
+        }
+    }
+
+    /// The same for IPv6.
+    fn jump_if_shared_v6(&mut self, map: RawFd, to: Label) {
+        let code = &mut self.code;
+        code.load_map_value(BEHIND, map);
+        for place in AddressTable::v6_places() {
+            let next = code.label();
+            // Addresses of a host differ in their ends, as a rule.
+            for word in [12, 8, 4, 0] {
+                code.load(Size::Word, FIELD, FRAME, IPV6_DESTINATION + word);
+                code.load(Size::Word, OTHER_FIELD, BEHIND, place + word);
+                code.jump_if_register(Condition::NotEqual, FIELD, OTHER_FIELD, next);
+            }
+            code.jump(to);
+            code.bind(next);
+        }
     }
 
     /// Passes the frame if it has fewer than `bytes` behind `from`; afterwards the verifier knows that
@@ -496,19 +535,18 @@ impl Program<'_> {
     }
 
     /// Takes the frame if the port at `offset` is one of ours, passes it otherwise.
-    fn take_if_port(&mut self, from: Register, offset: i16) {
+    fn take_if_port(&mut self, ports: &[u16], from: Register, offset: i16) {
         self.code.load(Size::Half, FIELD, from, offset);
-        for port in self.rules.shared_ports.unwrap_or_default() {
+        for port in ports {
             self.jump_if_half(*port, self.taken);
         }
         self.code.jump(self.pass);
     }
 
-    /// Jumps if one of our IPv4 addresses is at `offset`; goes on behind otherwise.
-    fn jump_if_v4_at(&mut self, offset: i16, to: Label) {
+    /// Jumps if one of these, an IPv4 address, is at `offset`; goes on behind otherwise.
+    fn jump_if_v4_at(&mut self, addresses: &[IpAddr], offset: i16, to: Label) {
         self.code.load(Size::Word, FIELD, FRAME, offset);
-        let addresses = self.rules.addresses.iter();
-        let v4 = addresses.filter_map(|address| match address {
+        let v4 = addresses.iter().filter_map(|address| match address {
             IpAddr::V4(address) => Some(address),
             IpAddr::V6(_) => None,
         });
@@ -518,9 +556,8 @@ impl Program<'_> {
         }
     }
 
-    /// Jumps if one of our IPv6 addresses is at `offset`; goes on behind otherwise.
-    fn jump_if_v6_at(&mut self, offset: i16, to: Label) {
-        let addresses = self.rules.addresses;
+    /// Jumps if one of these, an IPv6 address, is at `offset`; goes on behind otherwise.
+    fn jump_if_v6_at(&mut self, addresses: &[IpAddr], offset: i16, to: Label) {
         for address in addresses {
             let IpAddr::V6(address) = address else {
                 continue;

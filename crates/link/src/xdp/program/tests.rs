@@ -2,14 +2,17 @@
 //! `tests/xdp.rs` and, on the frames of these tests, in `the_kernel_agrees`.
 
 use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
 
 use wire::MacAddress;
 
 use super::super::assembler::{INSTRUCTIONS_MAX, Instruction};
 use super::{
-    ADDRESSES_MAX, PORTS_MAX, REDIRECT_MAP, Rules, Take, XDP_PASS, XDP_REDIRECT, assemble,
+    ADDRESSES_MAX, Addresses, PORTS_MAX, REDIRECT_MAP, Rules, Take, XDP_PASS, XDP_REDIRECT,
+    assemble,
 };
 use crate::VlanTag;
+use crate::xdp::address_table::AddressTable;
 use crate::xdp::bpf;
 
 const OURS: MacAddress = MacAddress([0x02, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5]);
@@ -23,25 +26,31 @@ const SOLICITED: [u8; 6] = [0x33, 0x33, 0xff, 0xa1, 0xb2, 0xc3];
 /// The group MAC of all IPv6 nodes.
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
-/// Where the interpreter has the context and the frame.
+/// Where the interpreter has the context, the table of addresses and the frame.
 const CONTEXT: u64 = 0x100;
+const TABLE: u64 = 0x8000;
 const DATA: u64 = 0x1_0000;
-/// The queue a frame arrives at, and the descriptor of the map.
+/// The queue a frame arrives at, and the descriptors of the maps of sockets and of addresses.
 const QUEUE: u64 = 3;
 const MAP: i32 = 9;
+const ADDRESS_MAP: i32 = 10;
 
 /// A frame and the program's machine.
 struct Machine<'a> {
     frame: &'a [u8],
     registers: [u64; 11],
+    /// The addresses in the map.
+    table: Vec<u8>,
 }
 
 impl Machine<'_> {
-    /// Runs a program as the kernel does; a load outside the frame, which the verifier refuses, panics.
-    fn run(program: &[Instruction], frame: &[u8]) -> u32 {
+    /// Runs a program as the kernel does, with these addresses in the map; a load outside the frame, which the
+    /// verifier refuses, panics.
+    fn run(program: &[Instruction], shared: &[IpAddr], frame: &[u8]) -> u32 {
         let mut machine = Machine {
             frame,
             registers: [0; 11],
+            table: table(shared).bytes(),
         };
         machine.registers[1] = CONTEXT;
         let mut at = 0;
@@ -73,7 +82,9 @@ impl Machine<'_> {
                 }
                 0x18 => {
                     at += 1;
-                    machine.set(to, wide)
+                    let is_value = from == 2;
+                    assert_eq!(immediate, if is_value { ADDRESS_MAP } else { MAP });
+                    machine.set(to, if is_value { TABLE } else { wide })
                 }
                 0x85 => {
                     assert_eq!(immediate, REDIRECT_MAP);
@@ -122,8 +133,13 @@ impl Machine<'_> {
                 other => panic!("the context has nothing of ours at {other}"),
             };
         }
-        let at = usize::try_from(address.checked_sub(DATA).unwrap()).unwrap();
-        let field = self.frame.get(at..at + bytes);
+        let (bytes_of, start) = if base == TABLE {
+            (self.table.as_slice(), TABLE)
+        } else {
+            (self.frame, DATA)
+        };
+        let at = usize::try_from(address.checked_sub(start).unwrap()).unwrap();
+        let field = bytes_of.get(at..at + bytes);
         let field = field.unwrap_or_else(|| panic!("byte {at} of {}", self.frame.len()));
         match *field {
             [byte] => byte.into(),
@@ -138,18 +154,40 @@ fn low(value: u64) -> u32 {
     u32::try_from(value & 0xffff_ffff).unwrap()
 }
 
+fn table(addresses: &[IpAddr]) -> AddressTable {
+    let mut table = AddressTable::new();
+    table.add(addresses);
+    table
+}
+
 fn addresses() -> [IpAddr; 2] {
     [ip(V4), ip(V6)]
 }
 
-fn takes(shared_ports: Option<&[u16]>, frame: &[u8]) -> bool {
-    let rules = Rules {
-        mac: OURS,
-        addresses: &addresses(),
-        shared_ports,
-        vlan: None,
+/// The rules for addresses that are ours alone, or that are shared with the kernel.
+fn rules<'a>(
+    all: &'a [IpAddr],
+    shared_ports: Option<&'a [u16]>,
+    vlan: Option<VlanTag>,
+) -> Rules<'a> {
+    let addresses = match shared_ports {
+        None => Addresses::Own { all, answered: all },
+        Some(ports) => Addresses::Shared {
+            map: ADDRESS_MAP,
+            ports,
+        },
     };
-    match Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) {
+    Rules {
+        mac: OURS,
+        addresses,
+        vlan,
+    }
+}
+
+fn takes(shared_ports: Option<&[u16]>, frame: &[u8]) -> bool {
+    let addresses = addresses();
+    let code = assemble(&rules(&addresses, shared_ports, None), Take::Redirect(MAP));
+    match Machine::run(&code, &addresses, frame) {
         XDP_REDIRECT => true,
         XDP_PASS => false,
         verdict => panic!("verdict {verdict}"),
@@ -447,13 +485,9 @@ const VLAN: VlanTag = VlanTag {
 /// Whether a frame is taken in [`VLAN`], at own and at shared addresses.
 fn in_vlan(vlan: VlanTag, frame: &[u8]) -> [bool; 2] {
     [None, Some(PORTS.as_slice())].map(|shared_ports| {
-        let rules = Rules {
-            mac: OURS,
-            addresses: &addresses(),
-            shared_ports,
-            vlan: Some(vlan),
-        };
-        Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) == XDP_REDIRECT
+        let addresses = addresses();
+        let rules = rules(&addresses, shared_ports, Some(vlan));
+        Machine::run(&assemble(&rules, Take::Redirect(MAP)), &addresses, frame) == XDP_REDIRECT
     })
 }
 
@@ -554,13 +588,9 @@ fn in_a_vlan_a_frame_cut_short_passes_until_its_last_field_is_there() {
 #[test]
 fn without_addresses_of_a_version_none_of_it_is_taken() {
     let takes = |address: &str, shared_ports, frame: &[u8]| {
-        let rules = Rules {
-            mac: OURS,
-            addresses: &[ip(address)],
-            shared_ports,
-            vlan: None,
-        };
-        Machine::run(&assemble(&rules, Take::Redirect(MAP)), frame) == XDP_REDIRECT
+        let addresses = [ip(address)];
+        let rules = rules(&addresses, shared_ports, None);
+        Machine::run(&assemble(&rules, Take::Redirect(MAP)), &addresses, frame) == XDP_REDIRECT
     };
     let solicitation = neighbor(SOLICITED, "ff02::1:ffa1:b2c3", 135, V6);
     for ports in [None, Some(PORTS.as_slice())] {
@@ -586,15 +616,10 @@ fn many() -> (Vec<IpAddr>, Vec<u16>) {
 fn the_last_of_all_addresses_and_ports_is_taken_in_a_short_program() {
     let (addresses, ports) = many();
     for shared_ports in [None, Some(ports.as_slice())] {
-        let rules = Rules {
-            mac: OURS,
-            addresses: &addresses,
-            shared_ports,
-            vlan: None,
-        };
+        let rules = rules(&addresses, shared_ports, None);
         let program = assemble(&rules, Take::Redirect(MAP));
         assert!(program.len() <= 2_000, "{}", program.len());
-        let run = |frame: &[u8]| Machine::run(&program, frame);
+        let run = |frame: &[u8]| Machine::run(&program, &addresses, frame);
         let last = *ports.last().unwrap();
         let v4 = |to: &str| packet(&v4("9.9.9.9", to, 0, 6, &tcp(1, last)));
         let v6 = |to: &str| packet(&v6("fd00::99", to, 6, &tcp(1, last)));
@@ -609,25 +634,37 @@ fn the_last_of_all_addresses_and_ports_is_taken_in_a_short_program() {
 #[test]
 #[should_panic(expected = "65 addresses")]
 fn an_address_too_many_is_a_programming_error() {
-    let rules = Rules {
-        mac: OURS,
-        addresses: &[ip(V4); ADDRESSES_MAX + 1],
-        shared_ports: None,
-        vlan: None,
-    };
-    let _ = assemble(&rules, Take::Redirect(MAP));
+    let addresses = [ip(V4); ADDRESSES_MAX + 1];
+    let _ = assemble(&rules(&addresses, None, None), Take::Redirect(MAP));
 }
 
 #[test]
 #[should_panic(expected = "17 ports")]
 fn a_port_too_many_is_a_programming_error() {
+    let ports = [80; PORTS_MAX + 1];
+    let _ = assemble(&rules(&[], Some(&ports), None), Take::Redirect(MAP));
+}
+
+/// RFC 826 and RFC 4861 would have us answer, and the answer would take the address from the load balancer.
+#[test]
+fn packets_to_a_virtual_address_are_taken_and_neighbour_messages_about_it_are_not() {
+    let all = addresses();
     let rules = Rules {
-        mac: OURS,
-        addresses: &addresses(),
-        shared_ports: Some(&[80; PORTS_MAX + 1]),
-        vlan: None,
+        addresses: Addresses::Own {
+            all: &all,
+            answered: &[],
+        },
+        ..rules(&all, None, None)
     };
-    let _ = assemble(&rules, Take::Redirect(MAP));
+    let code = assemble(&rules, Take::Redirect(MAP));
+    let takes = |frame: &[u8]| Machine::run(&code, &[], frame) == XDP_REDIRECT;
+    assert!(takes(&tcp_v4(0, 80)) && takes(&tcp_v6(80)));
+    assert!(!takes(&arp(BROADCAST, "10.1.2.9", V4)) && !takes(&arp(OURS.0, V4, "0.0.0.0")));
+    let group = "ff02::1:ffa1:b2c3";
+    assert!(!takes(&neighbor(SOLICITED, group, 135, V6)));
+    assert!(!takes(&neighbor(OURS.0, group, 135, V6)));
+    // What stations say of themselves to all is of use.
+    assert!(takes(&arp(BROADCAST, "10.1.2.4", "10.1.2.4")));
 }
 
 #[test]
@@ -640,27 +677,28 @@ fn the_kernel_agrees() {
     let choices = [
         (few.as_slice(), PORTS.as_slice()),
         (&many_addresses, &many_ports),
-        // Of one version only: the verifier refuses a part that is never reached.
         (&few[..1], &PORTS),
         (&few[1..], &PORTS),
     ];
+    let skipped = || eprintln!("SKIPPED: no XDP program without CAP_BPF; run as root");
     for (addresses, ports) in choices {
+        let map = match bpf::create_address_map() {
+            Err(libc::EPERM) => return skipped(),
+            result => result.unwrap(),
+        };
+        bpf::set_addresses(&map, &table(addresses)).unwrap();
         let uses = [None, Some(ports)].into_iter();
         let uses =
             uses.flat_map(|shared_ports| [None, Some(VLAN)].map(|vlan| (shared_ports, vlan)));
         for (shared_ports, vlan) in uses {
-            let rules = Rules {
-                mac: OURS,
-                addresses,
-                shared_ports,
-                vlan,
-            };
+            let mut rules = rules(addresses, shared_ports, vlan);
             let code = assemble(&rules, Take::Verdict(TAKEN));
-            let program = match bpf::load_program(&code, vlan.is_some()) {
-                Err(libc::EPERM) => {
-                    eprintln!("SKIPPED: no XDP program without CAP_BPF; run as root");
-                    return;
-                }
+            if let Addresses::Shared { map: number, .. } = &mut rules.addresses {
+                *number = map.as_raw_fd();
+            }
+            let loaded = assemble(&rules, Take::Verdict(TAKEN));
+            let program = match bpf::load_program(&loaded, vlan.is_some()) {
+                Err(libc::EPERM) => return skipped(),
                 result => result.unwrap(),
             };
             // The kernel refuses to run a program on less than an Ethernet header.
@@ -678,7 +716,7 @@ fn the_kernel_agrees() {
                     ours,
                 ];
                 for frame in frames {
-                    let expected = Machine::run(&code, &frame);
+                    let expected = Machine::run(&code, addresses, &frame);
                     let verdict = bpf::run_program(&program, &frame).unwrap();
                     assert_eq!(verdict, expected, "{name}, {vlan:?}");
                 }
