@@ -176,7 +176,7 @@ pub fn claim<L: Link>(
         let check = AddressCheck::new(
             started,
             link.capabilities().mac,
-            &settings.own_addresses(),
+            &settings.answered_addresses(),
             times,
         );
         if !probe(link, check, signals, &clock, &mut clash)? {

@@ -413,6 +413,9 @@ pub struct CommonArgs {
     /// The server's own address, IPv4 or IPv6, which neither this host nor another host on the
     /// network may use: the server answers ARP and neighbour discovery for it. It probes the
     /// network first, and does not start if the address is in use.
+    ///
+    /// 192.0.2.80/32,noarp is an address that another station answers ARP for, a load balancer that sends
+    /// its packets to the server (LVS-DR): the server says nothing about it.
     #[arg(long = "address", value_name = "CIDR", action = ArgAction::Append)]
     pub addresses: Vec<String>,
 

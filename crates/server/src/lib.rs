@@ -8,6 +8,7 @@
 //! and ends ([`failure::EXIT_CODES`]). Bounds: those of the settings ([`settings::Limits`]).
 
 pub mod access_log;
+pub mod address_watch;
 pub mod aead;
 pub mod busy_poll;
 pub mod cidr;
@@ -21,6 +22,7 @@ pub mod doctor;
 pub mod failure;
 mod files;
 pub mod host;
+pub mod host_addresses;
 pub mod link_watch;
 pub mod log;
 pub mod mailbox;

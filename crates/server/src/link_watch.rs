@@ -1,14 +1,18 @@
-//! Logs changes and failures of the link while the server runs: checked once a second, one line each.
+//! Logs changes and failures of the link while the server runs: checked once a second, one line each; and has
+//! changes of addresses followed ([`AddressWatch`]), as soon as the kernel notifies them.
 //!
-//! It refuses to change anything but the link's limits (MTU, GSO size), and to log an event more often
+//! It refuses to change anything of the link but its limits (MTU, GSO size), and to log an event more often
 //! than once in [`REPEAT_AFTER`]. Bound: one comparison of times in most rounds.
+
+use std::os::fd::BorrowedFd;
 
 use clock::{Duration, Instant};
 use diskmap::Disk;
-use link::{InterfaceState, InterfaceWatch, Link, LinkCounters};
+use link::{InterfaceState, InterfaceWatch, Link, LinkCounters, SetupError};
 use session::AddressConflict;
 use tracing::{info, warn};
 
+use crate::address_watch::AddressWatch;
 use crate::claim;
 use worker::Worker;
 
@@ -24,6 +28,8 @@ pub const SILENCE_HINT_AFTER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct LinkWatch {
     watch: InterfaceWatch,
+    /// `None`: no addresses are followed.
+    addresses: Option<AddressWatch>,
     /// The interface's name when last looked at.
     name: String,
     is_first: bool,
@@ -46,6 +52,7 @@ impl LinkWatch {
         Self {
             name: watch.name().to_owned(),
             watch,
+            addresses: None,
             is_first,
             has_own_mac,
             next_look: now,
@@ -53,6 +60,33 @@ impl LinkWatch {
             counters: LinkCounters::default(),
             refusals_told_until: now,
         }
+    }
+
+    /// Has addresses followed from now on.
+    ///
+    /// # Errors
+    /// The kernel does not let us.
+    pub fn follow(&mut self, addresses: AddressWatch) -> Result<(), SetupError> {
+        self.watch.follow_addresses()?;
+        self.addresses = Some(addresses);
+        Ok(())
+    }
+
+    /// Readable when [`LinkWatch::wake`] is to be called; `None`: nothing is waited for.
+    pub fn poll_fd(&self, now: Instant) -> Option<BorrowedFd<'_>> {
+        let addresses = self.addresses.as_ref()?;
+        addresses.is_waiting(now).then(|| self.watch.poll_fd())
+    }
+
+    /// It is time to look.
+    pub const fn wake(&mut self) {
+        self.next_look = Instant::ZERO;
+    }
+
+    /// When it is time to look.
+    #[must_use]
+    pub const fn next_look(&self) -> Instant {
+        self.next_look
     }
 
     /// Looks, if it is time to.
@@ -78,6 +112,11 @@ impl LinkWatch {
                 warn!("changes of {} are no longer followed: {error}", self.name);
             }
             Err(_) => {}
+        }
+        if let Some(addresses) = &mut self.addresses
+            && let Some(at) = addresses.look(now, &mut self.watch, worker)
+        {
+            self.next_look = at;
         }
         self.tell_new_name();
         self.look_at_counters(now, worker.link().counters());

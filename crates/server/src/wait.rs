@@ -15,8 +15,8 @@ use std::time::Duration;
 /// asked every source. Spinning for eight did not pay: six downloads over a tap cost 0.20 to 0.28
 /// core-seconds per GB with it and 0.19 to 0.27 without, on two shared cores.
 pub const EMPTY_ROUNDS: u32 = 1;
-/// Most descriptors waited for at once: mailbox, link (to receive, and to send), disk, store.
-pub const SOURCES_MAX: usize = 5;
+/// Most descriptors waited for at once: mailbox, link (to receive, and to send), disk, store, notifications.
+pub const SOURCES_MAX: usize = 6;
 
 /// A descriptor to wait for.
 #[derive(Clone, Copy, Debug)]
@@ -38,17 +38,35 @@ impl<'fd> Source<'fd> {
     }
 }
 
+/// Which sources are ready.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Ready([bool; SOURCES_MAX]);
+
+impl Ready {
+    /// Any of them.
+    #[must_use]
+    pub fn is_any(self) -> bool {
+        self.0.contains(&true)
+    }
+
+    /// The one at this place.
+    #[must_use]
+    pub fn has(self, place: usize) -> bool {
+        self.0.get(place) == Some(&true)
+    }
+}
+
 /// Blocks until one of `sources` is ready, `timeout` has passed, or a signal was handled. `None`
 /// waits for ever.
 ///
-/// Returns whether any source was ready.
+/// Returns which of them are.
 ///
 /// # Errors
 /// What the kernel said; an interrupted wait is not an error.
 ///
 /// # Panics
 /// With more than [`SOURCES_MAX`] sources.
-pub fn wait(sources: &[Source<'_>], timeout: Option<Duration>) -> io::Result<bool> {
+pub fn wait(sources: &[Source<'_>], timeout: Option<Duration>) -> io::Result<Ready> {
     assert!(
         sources.len() <= SOURCES_MAX,
         "{} sources to wait for",
@@ -81,11 +99,11 @@ pub fn wait(sources: &[Source<'_>], timeout: Option<Duration>) -> io::Result<boo
         )
     };
     if ready >= 0 {
-        return Ok(ready > 0);
+        return Ok(Ready(polled.map(|place| place.revents != 0)));
     }
     let error = io::Error::last_os_error();
     if error.kind() == io::ErrorKind::Interrupted {
-        Ok(false)
+        Ok(Ready::default())
     } else {
         Err(error)
     }
@@ -133,16 +151,24 @@ mod tests {
     fn a_ready_source_ends_the_wait() {
         let (mut writer, reader) = UnixStream::pair().unwrap();
         writer.write_all(b"x").unwrap();
-        assert!(wait(&[Source::readable(reader.as_fd())], None).unwrap());
+        let (_quiet_end, quiet) = UnixStream::pair().unwrap();
+        let sources = [&quiet, &reader].map(|it| Source::readable(it.as_fd()));
+        let ready = wait(&sources, None).unwrap();
+        assert!(ready.is_any() && ready.has(1));
+        assert!(!ready.has(0) && !ready.has(2));
     }
 
     #[test]
     fn a_quiet_source_is_given_up_at_the_timeout() {
         let (_writer, reader) = UnixStream::pair().unwrap();
         let source = Source::readable(reader.as_fd());
-        assert!(!wait(&[source], Some(Duration::ZERO)).unwrap());
-        assert!(!wait(&[source], Some(Duration::from_nanos(1))).unwrap());
-        assert!(!wait(&[], Some(Duration::ZERO)).unwrap());
+        let is_any = |sources: &[Source<'_>], nanos| {
+            let ready = wait(sources, Some(Duration::from_nanos(nanos)));
+            ready.unwrap().is_any()
+        };
+        assert!(!is_any(&[source], 0));
+        assert!(!is_any(&[source], 1));
+        assert!(!is_any(&[], 0));
     }
 
     #[test]
@@ -152,7 +178,7 @@ mod tests {
             fd: reader.as_fd(),
             or_writable: true,
         };
-        assert!(wait(&[source], None).unwrap());
+        assert!(wait(&[source], None).unwrap().is_any());
     }
 
     #[test]
@@ -162,6 +188,6 @@ mod tests {
             fd: reader.as_fd(),
             or_writable: true,
         };
-        assert!(wait(&[source], Some(Duration::MAX)).unwrap());
+        assert!(wait(&[source], Some(Duration::MAX)).unwrap().is_any());
     }
 }

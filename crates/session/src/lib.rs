@@ -65,6 +65,9 @@ pub use warning::Warning;
 pub struct Config {
     /// Addresses this stack answers for (IPv4 and IPv6).
     pub addresses: Vec<IpAddr>,
+    /// Those of them that another station answers ARP and neighbour discovery for: a load balancer, or a router
+    /// with a route to us. Nothing is said about them.
+    pub virtual_addresses: Vec<IpAddr>,
     /// Whether they are announced at start: by one worker of several, and not if they are the host's too.
     pub are_addresses_announced: bool,
     /// Our MAC.

@@ -39,6 +39,8 @@ pub mod tls;
 pub mod warnings;
 
 use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use clock::{Duration, Instant};
@@ -51,6 +53,7 @@ use session::{
     Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
 };
 use store::Store;
+use wire::MacAddress;
 
 use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
 
@@ -302,6 +305,26 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let (mtu, segmentation) = (after.mtu_bytes, after.segmentation_bytes_max);
         self.conductor.set_link_limits(now, mtu, segmentation);
         true
+    }
+
+    /// Serves at these addresses from now on, and at no others. Returns how many connections are reset, because
+    /// their address is none of them.
+    pub fn set_addresses(&mut self, addresses: &[IpAddr], virtual_addresses: &[IpAddr]) -> usize {
+        self.conductor.set_addresses(addresses, virtual_addresses)
+    }
+
+    /// Has the link take frames to these addresses of the host's, for all workers.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn share_addresses(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
+        let shared = self.link.share_addresses(addresses);
+        shared.map_err(io::Error::from_raw_os_error)
+    }
+
+    /// Where the gateways of our link are, by which virtual addresses answer.
+    pub fn set_gateways(&mut self, now: Instant, gateways: &[(IpAddr, MacAddress)]) {
+        self.conductor.set_gateways(now, gateways);
     }
 
     /// What this worker has no connection for, to be brought to the next worker; see

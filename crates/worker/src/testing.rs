@@ -171,6 +171,7 @@ pub(crate) fn conductor(
 ) -> Conductor {
     Conductor::new(session::Config {
         are_addresses_announced: true,
+        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::V4(SERVER)],
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,

@@ -317,6 +317,7 @@ fn cut(now: Instant, outgoing: &Outgoing<'_>, packets: &mut VecDeque<Packet>) {
 fn config(setup: &Setup, content: &Content) -> Config {
     Config {
         are_addresses_announced: true,
+        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::V4(SERVER_ADDRESS)],
         mac: SERVER_MAC,
         mtu_bytes: setup.mtu_bytes,

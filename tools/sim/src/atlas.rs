@@ -246,6 +246,7 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
     let capabilities = link.capabilities();
     session::Config {
         are_addresses_announced: true,
+        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::from(SERVER_V4), IpAddr::from(SERVER_V6)],
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,

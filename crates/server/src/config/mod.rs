@@ -295,10 +295,11 @@ pub static KEYS: [Key; 46] = [
         kind: Kind::Other {
             unit: "array of strings",
             default: "`[\"10.77.0.2/24\"]` with `tap:`",
-            range: "1 to 16 of `ADDRESS/BITS`",
+            range: "1 to 16 of `ADDRESS/BITS` or `ADDRESS/BITS,noarp`",
         },
         about: "Addresses the server answers at. None may be the host's own, nor name a network \
-                or its broadcast. With `packet:` there must be one.",
+                or its broadcast. With `packet:` there must be one. For one with `,noarp` another station \
+                answers ARP: see [virtual addresses](deploy.md#virtual-addresses).",
     },
     Key {
         name: "address_check",

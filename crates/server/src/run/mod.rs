@@ -322,6 +322,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
     fn sleep(&mut self, step: &Step) -> Result<(), Failure> {
         let now = self.now();
         let wake_at = step.next_timeout.unwrap_or(Instant::FAR_FUTURE);
+        let look_at = self.link_watch.as_ref().map(LinkWatch::next_look);
+        let wake_at = look_at.map_or(wake_at, |at| wake_at.min(at));
         let timeout = wake_at.since(now).min(IDLE_SLEEP_MAX);
         if timeout.is_zero() {
             return Ok(());
@@ -357,8 +359,20 @@ impl<L: Link, D: Disk> Serving<L, D> {
             .poll_fd()
             .map(Source::readable)
             .map(&mut add);
-        let woken = wait::wait(&sources[..count], Some(timeout))
+        let notifications = self.link_watch.as_ref().and_then(|it| it.poll_fd(now));
+        let of_notifications = count;
+        if let Some(fd) = notifications {
+            sources[count] = Source::readable(fd);
+            count += 1;
+        }
+        let ready = wait::wait(&sources[..count], Some(timeout))
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
+        let woken = ready.is_any();
+        if ready.has(of_notifications)
+            && let Some(watch) = &mut self.link_watch
+        {
+            watch.wake();
+        }
         self.counters.server_sleep_events += 1;
         self.coalescing.on_waited(self.now().since(now));
         // If the next round makes no progress either, `POLLOUT` was reported for a full link.

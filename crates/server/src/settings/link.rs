@@ -1,6 +1,7 @@
 //! Where the server is on the network: the kind of link and its interface, its MAC address, its addresses.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use clock::Duration;
 use link::ZeroCopy;
@@ -10,6 +11,9 @@ use crate::cidr::Cidr;
 use crate::config;
 use crate::failure::Failure;
 use crate::routes;
+
+/// Behind an address that another station answers ARP and neighbour discovery for.
+const VIRTUAL: &str = ",noarp";
 
 /// The interface to serve on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -210,7 +214,11 @@ pub(super) fn default_addresses(
     ))
 }
 
-pub(super) fn parse_addresses(texts: &[String], origin: &Origin) -> Result<Vec<Cidr>, Failure> {
+/// The addresses, and those of them that are given with [`VIRTUAL`].
+pub(super) fn parse_addresses(
+    texts: &[String],
+    origin: &Origin,
+) -> Result<(Vec<Cidr>, Vec<IpAddr>), Failure> {
     if texts.is_empty() || texts.len() > ADDRESSES_MAX {
         return Err(Failure::refused(
             format!("{origin}: {} addresses", texts.len()),
@@ -218,8 +226,10 @@ pub(super) fn parse_addresses(texts: &[String], origin: &Origin) -> Result<Vec<C
         ));
     }
     let mut addresses: Vec<Cidr> = Vec::new();
+    let mut virtual_addresses = Vec::new();
     for text in texts {
-        let cidr = Cidr::parse(text).map_err(|error| {
+        let without = text.strip_suffix(VIRTUAL);
+        let cidr = Cidr::parse(without.unwrap_or(text)).map_err(|error| {
             Failure::refused(format!("{origin} {text}: {error}"), error.remedy())
         })?;
         if addresses
@@ -232,6 +242,9 @@ pub(super) fn parse_addresses(texts: &[String], origin: &Origin) -> Result<Vec<C
             ));
         }
         addresses.push(cidr);
+        if without.is_some() {
+            virtual_addresses.push(cidr.address());
+        }
     }
-    Ok(addresses)
+    Ok((addresses, virtual_addresses))
 }

@@ -72,6 +72,9 @@ pub struct Settings {
     /// Our addresses: 1..=[`ADDRESSES_MAX`], no two alike. None if they are the host's:
     /// those are found at start.
     pub addresses: Vec<Cidr>,
+    /// Those of them that another station answers ARP and neighbour discovery for: given with `,noarp`, or the
+    /// host's on loopback.
+    pub virtual_addresses: Vec<IpAddr>,
     /// How the operator named the addresses, for messages: `--address`, or the key.
     pub addresses_origin: Origin,
     /// They are the host's own: of them only the server's ports are the server's.
@@ -248,8 +251,8 @@ impl Settings {
         let (addresses, addresses_origin) =
             keys.pick(typed, file.address.take(), "--address", "address");
         let is_address_shared = addresses.is_none() && link.can_share_addresses();
-        let addresses = if is_address_shared {
-            Vec::new()
+        let (addresses, virtual_addresses) = if is_address_shared {
+            Default::default()
         } else {
             let addresses = addresses.map_or_else(|| default_addresses(&link, &link_origin), Ok)?;
             parse_addresses(&addresses, &addresses_origin)?
@@ -275,6 +278,7 @@ impl Settings {
             zero_copy_origin,
             busy_poll,
             addresses,
+            virtual_addresses,
             addresses_origin,
             is_address_shared,
             is_address_checked: file.address_check.unwrap_or(true) && !is_address_shared,
@@ -320,6 +324,14 @@ impl Settings {
     #[must_use]
     pub fn own_addresses(&self) -> Vec<IpAddr> {
         self.addresses.iter().map(Cidr::address).collect()
+    }
+
+    /// Those of our addresses that we answer ARP and neighbour discovery for.
+    #[must_use]
+    pub fn answered_addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = self.own_addresses();
+        addresses.retain(|address| !self.virtual_addresses.contains(address));
+        addresses
     }
 
     /// `http://10.77.0.2/ http://[fd77::2]/ https://10.77.0.2/ ...`: where clients find the server.

@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -528,6 +529,27 @@ fn on_a_network_no_address_is_taken_that_was_not_given() {
         let settings = link(text).unwrap();
         assert!(settings.is_address_shared && settings.addresses.is_empty());
     }
+}
+
+#[test]
+fn an_address_may_be_one_that_another_station_answers_arp_for() {
+    let settings = with_flags(|args| {
+        args.common.addresses = vec!["10.0.0.2/24".into(), "10.0.0.80/32,noarp".into()];
+    })
+    .unwrap();
+    let [own, virtual_address]: [IpAddr; 2] = settings.own_addresses().try_into().unwrap();
+    assert_eq!(settings.virtual_addresses, [virtual_address]);
+    assert_eq!(settings.answered_addresses(), [own]);
+    let refusal = with_flags(|args| {
+        args.common.addresses = vec!["10.0.0.2/24,arp".into()];
+    });
+    let refusal = refusal.unwrap_err();
+    assert!(
+        refusal.starts_with("--address 10.0.0.2/24,arp: "),
+        "{refusal}"
+    );
+    let text = "link = \"packet:eth1\"\naddress = [\"fd77::80/128,noarp\"]";
+    assert_eq!(with_file(text).unwrap().virtual_addresses.len(), 1);
 }
 
 #[test]

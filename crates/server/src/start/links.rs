@@ -101,6 +101,7 @@ fn open_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
     let config = PacketConfig {
         mac: mac_choice(settings.mac),
         zero_copy: settings.zero_copy,
+        virtual_addresses: settings.virtual_addresses.clone(),
         ..PacketConfig::new(interface, &settings.own_addresses())
     };
     let queues = Packet::open_queues(&config, settings.workers_count()).map_err(refuse_link)?;
@@ -156,6 +157,7 @@ fn xdp_config(settings: &Settings, interface: &str) -> XdpConfig {
         let mac = mac_choice(settings.mac);
         XdpConfig {
             address_use: AddressUse::Own { mac },
+            virtual_addresses: settings.virtual_addresses.clone(),
             ..XdpConfig::new(interface, &addresses)
         }
     };

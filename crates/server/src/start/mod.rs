@@ -22,16 +22,19 @@ mod storage;
 mod worker_disk;
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
+use clock::Instant;
 use link::{CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, SetupError};
 use record::AeadLibrary;
 use session::Conductor;
 use store::Store;
 use tracing::{debug, info, warn};
 
+use crate::address_watch::AddressWatch;
 use crate::aead::Measurement;
 use crate::cidr::Cidr;
 use crate::claim::{self, Locks};
@@ -40,6 +43,7 @@ use crate::cores;
 use crate::failure::Failure;
 use crate::files;
 use crate::host;
+use crate::host_addresses::HostAddresses;
 use crate::link_watch::LinkWatch;
 use crate::log;
 use crate::memory_need;
@@ -49,7 +53,7 @@ use crate::monitoring::{self, MonitoringSetup};
 use crate::output::Output;
 use crate::privileges::{self, Identity};
 use crate::run::{self, Drive, Serving};
-use crate::settings::{ADDRESSES_MAX, Https, Limits, LinkChoice, MacSetting, Settings};
+use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
 use crate::signals::Signals;
 use crate::supervisor::{Supervisor, WorkerChannels, Workers};
 use worker::tls::{Handshaker, Loaded};
@@ -410,10 +414,11 @@ fn assemble<L: Link + Send + 'static>(
             handles_max(objects_max),
             "the disk's table has an entry for each handle of the store"
         );
-        let has_own_mac = number == 0 && !settings.link.is_tap() && settings.mac == MacSetting::Own;
+        let is_first = number == 0;
+        let link_watch = make_link_watch(watch, settings, clock(), is_first)?;
         let parts = Parts {
             conductor: session::Config {
-                are_addresses_announced: number == 0 && !settings.is_address_shared,
+                are_addresses_announced: is_first && !settings.is_address_shared,
                 ..conductor_config(settings, &limits, &worker.link, aead_library, seed)
             },
             other_workers: u8::try_from(settings.workers - 1)
@@ -425,7 +430,7 @@ fn assemble<L: Link + Send + 'static>(
             epoch,
             outputs: Arc::clone(monitoring.outputs()),
             trace_peers: settings.trace.as_ref().map(|trace| trace.peers),
-            link_watch: LinkWatch::new(watch, clock(), has_own_mac, number == 0),
+            link_watch,
             coalesce: limits.coalesce,
             busy_poll: settings.busy_poll,
             has_readers: monitoring.has_metrics(),
@@ -443,6 +448,26 @@ fn assemble<L: Link + Send + 'static>(
     let outcome = supervisor.run(&settings.urls(), epoch.unix().as_secs());
     content.end();
     outcome
+}
+
+/// What watches the link of a worker, and its addresses, if they or the ways to their clients may change.
+fn make_link_watch(
+    watch: InterfaceWatch,
+    settings: &Settings,
+    now: Instant,
+    is_first: bool,
+) -> Result<LinkWatch, Failure> {
+    let has_own_mac = is_first && !settings.link.is_tap() && settings.mac == MacSetting::Own;
+    let mut link_watch = LinkWatch::new(watch, now, has_own_mac, is_first);
+    let addresses = HostAddresses {
+        all: settings.own_addresses(),
+        virtual_addresses: settings.virtual_addresses.clone(),
+        left_out_count: 0,
+    };
+    if let Some(addresses) = AddressWatch::new(addresses, settings.is_address_shared, is_first) {
+        link_watch.follow(addresses).map_err(refuse_link)?;
+    }
+    Ok(link_watch)
 }
 
 /// How the frames of each worker travel.
@@ -536,6 +561,7 @@ fn conductor_config<L: Link>(
     let capabilities = link.capabilities();
     session::Config {
         addresses: settings.own_addresses(),
+        virtual_addresses: settings.virtual_addresses.clone(),
         are_addresses_announced: true,
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,
@@ -578,32 +604,32 @@ fn choose_aead_library(settings: &Settings) -> Option<(AeadLibrary, String)> {
 fn with_host_addresses(settings: &Settings) -> Result<Settings, Failure> {
     let mut settings = settings.clone();
     if settings.is_address_shared {
-        settings.addresses = host_addresses(&settings.link)?;
+        let found = host_addresses(&settings.link)?;
+        let of_host = |it: &IpAddr| Cidr::of_host(*it);
+        settings.addresses = found.all.iter().filter_map(of_host).collect();
+        settings.virtual_addresses = found.virtual_addresses;
     }
     Ok(settings)
 }
 
-/// The host's own addresses on this interface that clients can name.
-fn host_addresses(link: &LinkChoice) -> Result<Vec<Cidr>, Failure> {
+/// The host's own addresses that are served on this interface.
+fn host_addresses(link: &LinkChoice) -> Result<HostAddresses, Failure> {
     let interface = link.interface();
-    let found = host::interface_addresses().map_err(|error| {
+    let found = HostAddresses::read(interface).map_err(|error| {
         Failure::of_error(
             &error,
             format!("the host's addresses cannot be listed: {error}"),
             "allow netlink sockets in the seccomp profile",
         )
     })?;
-    let of_interface = found.into_iter().filter(|it| it.interface == interface);
-    let addresses = of_interface.filter_map(|it| Cidr::of_host(it.address));
-    let addresses: Vec<Cidr> = addresses.take(ADDRESSES_MAX).collect();
-    if addresses.is_empty() {
+    if found.all.is_empty() {
         // DHCP may be on its way, and the interface itself.
         return Err(Failure::not_now(
             format!("--link {link}: the host has no address there that clients can name"),
             format!("give it one (ip addr add ADDRESS/BITS dev {interface}), or use --address"),
         ));
     }
-    Ok(addresses)
+    Ok(found)
 }
 
 /// Refuses addresses of the host's kernel, which would answer for them as well, unless it shares them.

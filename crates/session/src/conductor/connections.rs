@@ -257,11 +257,14 @@ impl Connections {
         Some(entry)
     }
 
-    /// Drops all half-open connections.
-    pub(super) fn clear_half_opens(&mut self) {
+    /// Drops the half-open connections that `is_dropped`.
+    pub(super) fn remove_half_opens(&mut self, is_dropped: impl Fn(&HalfOpen) -> bool) {
         let indexes: Vec<u32> = self.half_opens.indexes().collect();
         for index in indexes {
-            self.remove_half_open(index);
+            let entry = self.half_opens.entry(index);
+            if entry.is_some_and(|entry| is_dropped(&entry.half_open)) {
+                self.remove_half_open(index);
+            }
         }
     }
 

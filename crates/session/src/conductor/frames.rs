@@ -66,7 +66,7 @@ impl Conductor {
             && self.is_ours(path.destination)
         {
             let received = Received {
-                path,
+                path: self.answer_path(path),
                 segment,
                 ecn,
                 payload,
@@ -95,7 +95,7 @@ impl Conductor {
                 if self.is_denied(&path) {
                     return;
                 }
-                let route = path.reply_route();
+                let route = self.answer_path(path).reply_route();
                 // We never fragment: a request that came in fragments may be too large to be returned.
                 let frame_bytes_max = ethernet::HEADER_BYTES + usize::from(self.config.mtu_bytes);
                 let counters = &mut self.telemetry.counters;
@@ -106,7 +106,7 @@ impl Conductor {
                 });
             }
             Incoming::NeighborSolicitation { path, target, .. }
-                if self.is_ours(IpAddr::V6(target)) =>
+                if self.is_answered(IpAddr::V6(target)) =>
             {
                 let mac = self.config.mac;
                 self.answer_short(|buffer| {
@@ -129,6 +129,16 @@ impl Conductor {
             // the retransmission timer decides. On our link it changes nothing.
             Incoming::Unreachable { .. } => {}
             _ => self.telemetry.counters.wire_foreign_frames += 1,
+        }
+    }
+
+    /// The path by which a packet to one of our addresses counts as received, so that what answers it goes back
+    /// by it.
+    fn answer_path(&self, path: Path) -> Path {
+        if self.is_virtual(path.destination) {
+            self.next_hops.gateways.path_of(path)
+        } else {
+            path
         }
     }
 
@@ -156,6 +166,9 @@ impl Conductor {
         let Some(&address) = self.config.addresses.get(place) else {
             return;
         };
+        if self.is_virtual(address) {
+            return;
+        }
         self.answer_short(|buffer| match address {
             IpAddr::V4(address) => wire::emit_gratuitous_arp(buffer, mac, address),
             IpAddr::V6(address) => wire::emit_unsolicited_advertisement(buffer, mac, address),
@@ -177,7 +190,9 @@ impl Conductor {
         };
         let ours = &self.config.addresses;
         let place = ours.iter().position(|address| *address == conflict.address);
-        let Some(place) = place.filter(|_| conflict.mac != self.config.mac) else {
+        // A virtual address is another station's, which says so.
+        let is_conflict = conflict.mac != self.config.mac && !self.is_virtual(conflict.address);
+        let Some(place) = place.filter(|_| is_conflict) else {
             return false;
         };
         self.telemetry.counters.wire_conflict_frames += 1;
@@ -190,7 +205,7 @@ impl Conductor {
 
     fn answer_arp(&mut self, arp: &ArpRepr) {
         let asked = arp.operation == ArpOperation::Request;
-        if !asked || !self.is_ours(IpAddr::V4(arp.target_address)) {
+        if !asked || !self.is_answered(IpAddr::V4(arp.target_address)) {
             self.telemetry.counters.wire_foreign_frames += 1;
             return;
         }

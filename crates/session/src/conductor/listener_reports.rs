@@ -30,7 +30,10 @@ impl Conductor {
         response_time_max: Duration,
     ) {
         let is_wanted = |address: &IpAddr| match address {
-            IpAddr::V6(address) => group.is_unspecified() || group == solicited_node(*address),
+            IpAddr::V6(of_group) => {
+                let is_asked = group.is_unspecified() || group == solicited_node(*of_group);
+                is_asked && !self.is_virtual(*address)
+            }
             IpAddr::V4(_) => false,
         };
         if !self.config.are_addresses_announced || !self.config.addresses.iter().any(is_wanted) {
@@ -63,6 +66,9 @@ impl Conductor {
         let Some(&IpAddr::V6(address)) = addresses.get(place) else {
             return;
         };
+        if self.is_virtual(address.into()) {
+            return;
+        }
         let link_local = addresses.iter().find_map(|address| match address {
             IpAddr::V6(address) if address.is_unicast_link_local() => Some(*address),
             _ => None,

@@ -24,6 +24,7 @@
 //! [`Conductor`] does what takes several of them. What follows from any change of a client's state is in
 //! `update_queues_and_timers`.
 
+mod addresses;
 mod ahead;
 mod answer_limits;
 mod clients;
@@ -45,7 +46,6 @@ mod tls;
 mod transmit;
 mod transmit_queues;
 
-use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant, earlier};
@@ -227,7 +227,7 @@ impl Conductor {
     /// Refuses new connections and requests; replies under way finish, then a FIN follows.
     pub fn shut_down(&mut self, now: Instant) {
         self.listening.is_open = false;
-        self.connections.clear_half_opens();
+        self.connections.remove_half_opens(|_| true);
         for index in self.connections.indexes() {
             self.close_when_replied(now, index);
         }
@@ -264,10 +264,6 @@ impl Conductor {
             .expect("a client at that index");
         let tls = client.tls.as_ref().expect("a client of TLS");
         tls.sealed.moved_bytes + client.input.moved_bytes
-    }
-
-    fn is_ours(&self, address: IpAddr) -> bool {
-        self.config.addresses.contains(&address)
     }
 
     /// How much one frame and one read can hold.

@@ -120,7 +120,13 @@ impl Conductor {
 
     /// The station that has `address` is at another MAC address now. The frames of its own connections
     /// follow, and those of clients behind it, whose addresses are on no station of our link.
-    fn move_clients(&mut self, now: Instant, address: IpAddr, from: MacAddress, to: MacAddress) {
+    pub(super) fn move_clients(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        from: MacAddress,
+        to: MacAddress,
+    ) {
         for index in self.connections.indexes() {
             let Some(client) = self.connections.clients.entry(index) else {
                 continue;
@@ -160,10 +166,13 @@ impl Conductor {
         }
         let (route, mac) = (client.route, self.config.mac);
         let mut asked = [None; ADDRESSES_ASKED_MAX];
-        let addresses =
-            (self.next_hops.neighbors).ask(now, route.destination_mac, route.destination);
-        for (place, address) in asked.iter_mut().zip(addresses) {
-            *place = Some(address);
+        // A question from a virtual address would claim it.
+        if !self.is_virtual(route.source) {
+            let neighbors = &mut self.next_hops.neighbors;
+            let addresses = neighbors.ask(now, route.destination_mac, route.destination);
+            for (place, address) in asked.iter_mut().zip(addresses) {
+                *place = Some(address);
+            }
         }
         for address in asked.into_iter().flatten() {
             self.telemetry.counters.wire_neighbor_request_frames += 1;

@@ -10,10 +10,13 @@
 //!   addresses makes an entry; an announcement to all changes the entries there are.
 //! - [`Routers`]: MAC addresses that segments of clients elsewhere come from, and when the last one did.
 //!
+//! A virtual address is the exception: packets to it come from a load balancer that takes none back, so frames
+//! from it go to one of the [`Gateways`] that the host's routing table has.
+//!
 //! Who can send frames on our link can make us send elsewhere, as with any host that speaks ARP. Refused:
 //! changes by neighbour advertisements without the override flag.
 //!
-//! Bounds: [`NEIGHBORS_MAX`] addresses and [`ROUTERS_MAX`] routers, those of last use;
+//! Bounds: [`NEIGHBORS_MAX`] addresses and [`ROUTERS_MAX`] routers, those of last use; [`GATEWAYS_MAX`] gateways;
 //! [`ADDRESSES_ASKED_MAX`] questions at once and one for an address in [`ASK_INTERVAL`]; one change that
 //! all clients are searched for in [`MOVE_INTERVAL`].
 
@@ -28,6 +31,9 @@ pub(crate) const NEIGHBORS_MAX: usize = 256;
 
 /// Routers from which segments come: more are on no link that we know of. `[guess]`
 pub(crate) const ROUTERS_MAX: usize = 8;
+
+/// Gateways: a host has one for each family, or two that stand in for each other. `[guess]`
+pub(crate) const GATEWAYS_MAX: usize = 8;
 
 /// Addresses of one station that are asked for at once.
 pub(crate) const ADDRESSES_ASKED_MAX: usize = 4;
@@ -52,6 +58,7 @@ const ANNOUNCEMENT_AGE_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct NextHops {
     pub(crate) neighbors: Neighbors,
     pub(crate) routers: Routers,
+    pub(crate) gateways: Gateways,
 }
 
 impl NextHops {
@@ -59,6 +66,7 @@ impl NextHops {
         Self {
             neighbors: Neighbors::new(),
             routers: Routers::new(),
+            gateways: Gateways::default(),
         }
     }
 
@@ -211,6 +219,45 @@ impl Neighbors {
                 entry.asked_at = Some(now);
                 entry.address
             })
+    }
+}
+
+/// Routers of our link by which everything else is reached, the best first; see the module.
+#[derive(Debug, Default)]
+pub(crate) struct Gateways {
+    entries: Vec<(IpAddr, MacAddress)>,
+}
+
+impl Gateways {
+    /// Takes these in place of those there were, [`GATEWAYS_MAX`] at most. Returns those that are at another
+    /// MAC address than before: the address, the MAC address it was at, and the one it is at.
+    pub(crate) fn set(
+        &mut self,
+        gateways: &[(IpAddr, MacAddress)],
+    ) -> Vec<(IpAddr, MacAddress, MacAddress)> {
+        let entries = gateways.iter().copied().take(GATEWAYS_MAX).collect();
+        let before = core::mem::replace(&mut self.entries, entries);
+        let moved = |(address, to): &(IpAddr, MacAddress)| {
+            let (_, from) = before.iter().find(|(known, _)| known == address)?;
+            (from != to).then_some((*address, *from, *to))
+        };
+        self.entries.iter().filter_map(moved).collect()
+    }
+
+    /// The same path, from a gateway: from the one that the packet came from, if it came from one. As it is,
+    /// if none is known.
+    pub(crate) fn path_of(&self, path: Path) -> Path {
+        let is_of_family =
+            |(address, _): &&(IpAddr, MacAddress)| address.is_ipv4() == path.source.is_ipv4();
+        let mut of_family = self.entries.iter().filter(is_of_family);
+        let best = of_family.clone().next();
+        match best {
+            Some((_, mac)) if of_family.all(|(_, mac)| *mac != path.source_mac) => Path {
+                source_mac: *mac,
+                ..path
+            },
+            _ => path,
+        }
     }
 }
 

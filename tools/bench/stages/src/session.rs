@@ -353,6 +353,7 @@ fn seen(outgoing: &Outgoing<'_>) -> Option<Sent> {
 fn config(args: &SessionArgs) -> Config {
     Config {
         are_addresses_announced: true,
+        virtual_addresses: Vec::new(),
         addresses: vec![SERVER_ADDRESS.into()],
         mac: SERVER_MAC,
         mtu_bytes: 1500,

@@ -1,6 +1,7 @@
 //! The conductor against one hand-made peer per connection: frames in, frames out, reads answered
 //! from a formula. No time passes but what a test says.
 
+mod addresses;
 mod answer_limits;
 mod answers;
 mod batches;
@@ -53,6 +54,7 @@ const OTHER: ObjectHandle = ObjectHandle(8);
 fn config() -> Config {
     Config {
         are_addresses_announced: true,
+        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::V4(OUR_ADDRESS)],
         mac: OUR_MAC,
         mtu_bytes: 1500,

@@ -15,15 +15,15 @@ use super::{
 use crate::Config;
 
 /// The router that takes over.
-const OTHER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 3]);
-const OUR_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+pub(super) const OTHER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 3]);
+pub(super) const OUR_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const PEER_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 
 /// The router's address on our link.
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
 
-fn route_v6() -> Route {
+pub(super) fn route_v6() -> Route {
     Route {
         source: PEER_ADDRESS_V6.into(),
         destination: OUR_ADDRESS_V6.into(),
@@ -32,7 +32,7 @@ fn route_v6() -> Route {
 }
 
 /// A client in the middle of its object, whose first flight it has received.
-fn begin(route: Route) -> (Bench, Peer) {
+pub(super) fn begin(route: Route) -> (Bench, Peer) {
     let config = Config {
         addresses: vec![IpAddr::V4(super::OUR_ADDRESS), OUR_ADDRESS_V6.into()],
         ..config()
@@ -48,7 +48,7 @@ fn begin(route: Route) -> (Bench, Peer) {
 }
 
 /// Where the next flight goes.
-fn hop_of_the_next_flight(bench: &mut Bench, peer: &mut Peer) -> MacAddress {
+pub(super) fn hop_of_the_next_flight(bench: &mut Bench, peer: &mut Peer) -> MacAddress {
     bench.turn();
     bench.complete_reads();
     assert!(peer.take(bench), "a flight is due");
@@ -169,7 +169,7 @@ fn a_retransmitted_syn_is_answered_by_its_own_next_hop() {
 }
 
 /// An ARP packet from the station at `mac`, whose address is `sender`.
-fn arp(mac: MacAddress, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+pub(super) fn arp(mac: MacAddress, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     let packet = ArpRepr {
         operation: ArpOperation::Request,
         sender_mac: mac,
@@ -183,7 +183,7 @@ fn arp(mac: MacAddress, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
 }
 
 /// The router asks for one of our addresses.
-fn asks(route: &Route, mac: MacAddress) -> Vec<u8> {
+pub(super) fn asks(route: &Route, mac: MacAddress) -> Vec<u8> {
     if route.source.is_ipv4() {
         return arp(mac, ROUTER, OUR_ADDRESS);
     }
@@ -203,7 +203,7 @@ fn announces(route: &Route, mac: MacAddress) -> Vec<u8> {
 }
 
 /// The client's flight was lost, and so are retransmissions; until `timeouts` went by.
-fn lose_flights(bench: &mut Bench, timeouts: u32) {
+pub(super) fn lose_flights(bench: &mut Bench, timeouts: u32) {
     let done = |bench: &Bench| {
         let clients = &bench.conductor.connections.clients;
         let index = clients.indexes().next().expect("a client");
@@ -219,7 +219,7 @@ fn lose_flights(bench: &mut Bench, timeouts: u32) {
 
 /// The next timer fires, which is due at once but for the coarseness of timers, and the read it asks for
 /// is answered.
-fn retransmit_at_once(bench: &mut Bench) {
+pub(super) fn retransmit_at_once(bench: &mut Bench) {
     let next = bench.conductor.poll_timeout().expect("a timer");
     assert!(next.since(bench.now) < Duration::from_millis(10));
     bench.now = bench.now.max(next);
