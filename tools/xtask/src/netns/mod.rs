@@ -16,6 +16,7 @@ mod shared_address;
 mod strays;
 mod table;
 mod trouble;
+mod virtual_addresses;
 
 use std::collections::VecDeque;
 use std::fs;
@@ -330,7 +331,10 @@ impl Run<'_> {
                 fragments::run(suite, atlas, library);
                 failover::run(suite, atlas, library);
             }
-            LinkKind::Xdp if is_first => shared_address::run(suite, atlas, library),
+            LinkKind::Xdp if is_first => {
+                shared_address::run(suite, atlas, library);
+                virtual_addresses::run(suite, atlas, library);
+            }
             _ => {}
         }
         if link.has_xdp() && workers > 1 {
