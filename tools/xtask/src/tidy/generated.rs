@@ -208,23 +208,11 @@ fn users(tree: &Tree) -> Result<BTreeMap<String, Users<'_>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SourceFile;
     use super::*;
-
-    fn tree(files: &[(&str, &str)]) -> Tree {
-        let files = files.iter().map(|(path, text)| SourceFile {
-            path: (*path).into(),
-            text: (*text).into(),
-        });
-        Tree {
-            root: "/nonexistent".into(),
-            files: files.collect(),
-        }
-    }
 
     #[test]
     fn users_are_those_of_the_manifests_and_each_crate_has_its_reason() {
-        let tree = tree(&[
+        let tree = Tree::of(&[
             (
                 "crates/tcp/Cargo.toml",
                 "[dependencies]\nwire.workspace = true\nlibc = \"1\"\n[dev-dependencies]\nproptest = \"1\"\n",
@@ -256,7 +244,7 @@ mod tests {
         let marked = "<!-- exit codes: written by UPDATE_SNAPSHOTS=1 cargo xtask tidy, not to be \
                       edited -->\n<!-- end of exit codes -->\n";
         for page in ["", marked] {
-            let problems = generated(&tree(&[(part.page, page)]));
+            let problems = generated(&Tree::of(&[(part.page, page)]));
             let named = problems.iter().filter(|it| it.contains("exit codes"));
             assert_eq!(named.count(), 1, "{problems:?}");
         }

@@ -1,18 +1,24 @@
 //! `cargo xtask tidy`: rules about the tree itself that no compiler checks.
 //!
 //! Each rule reads the working tree and answers with a list of what breaks it, one line each, file
-//! first. It changes nothing, but for the generated parts of documents, and those only if asked to. Bounded by: the tree's own text files.
+//! first; then the tree's weight is printed. It changes nothing, but for the generated parts of documents, and
+//! those only if asked to. Bounded by: the tree's own text files.
 
 mod generated;
 mod numbers;
+mod pages;
 mod rules;
 mod text;
+mod weight;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use testbed::process::output;
 use testbed::suite::{Outcome, Suite};
 use testbed::workspace_root;
 
@@ -27,19 +33,49 @@ struct SourceFile {
     text: String,
 }
 
-/// The tree's text files.
+/// A file that git has.
+#[derive(Clone, Debug)]
+struct Tracked {
+    path: String,
+    bytes: u64,
+}
+
+/// The tree's text files, and what git has of it.
 #[derive(Debug)]
 struct Tree {
     root: PathBuf,
     files: Vec<SourceFile>,
+    tracked: Vec<Tracked>,
 }
+
+/// The longest that git may take to list its files.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 impl Tree {
     fn read(root: PathBuf) -> Result<Self> {
         let mut files = Vec::new();
         collect(&root, &root, &mut files)?;
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(Self { root, files })
+        let tracked = tracked(&root)?;
+        Ok(Self {
+            root,
+            files,
+            tracked,
+        })
+    }
+
+    /// A tree of these files, none of which git has.
+    #[cfg(test)]
+    fn of(files: &[(&str, &str)]) -> Self {
+        let file = |(path, text): &(&str, &str)| SourceFile {
+            path: (*path).into(),
+            text: (*text).into(),
+        };
+        Self {
+            root: "/nonexistent".into(),
+            files: files.iter().map(file).collect(),
+            tracked: Vec::new(),
+        }
     }
 
     /// The files whose name ends so.
@@ -82,10 +118,32 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) -> Result<()
     Ok(())
 }
 
+/// What git has, but for what the working tree has not.
+fn tracked(root: &Path) -> Result<Vec<Tracked>> {
+    let listed = output(
+        Command::new("git")
+            .args(["ls-files", "-z"])
+            .current_dir(root),
+        LIST_LIMIT,
+    )?;
+    let said = String::from_utf8_lossy(&listed.stderr);
+    ensure!(listed.status.success(), "git ls-files: {}", said.trim());
+    let names = String::from_utf8(listed.stdout).context("a name that is not UTF-8")?;
+    let names = names.split_terminator('\0');
+    let file = |name: &str| {
+        let metadata = fs::symlink_metadata(root.join(name)).ok()?;
+        Some(Tracked {
+            path: name.to_owned(),
+            bytes: metadata.len(),
+        })
+    };
+    Ok(names.filter_map(file).collect())
+}
+
 /// A rule's name and what it finds.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 16] = [
     ("rooms depend only along the arrows", rules::arrows),
     ("only the simulator puts faults back", rules::canaries),
     ("pure rooms forbid unsafe code", rules::purity),
@@ -111,6 +169,9 @@ const RULES: [Rule; 13] = [
         numbers::numbers,
     ),
     ("no registry hosts or machine paths", rules::places),
+    ("no tracked file has more than 256 KiB", pages::large_files),
+    ("every Markdown page is linked", pages::unlinked),
+    ("Markdown lines have at most 140 columns", pages::long_lines),
 ];
 
 /// Applies all rules; fails if one is broken.
@@ -133,13 +194,14 @@ pub(crate) fn run(suite: &mut Suite) {
             Ok(Outcome::Passed)
         });
     }
+    println!("{}", weight::text(&tree));
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::Tree;
+    use super::{collect, tracked};
 
     #[test]
     fn the_git_file_of_a_linked_worktree_is_not_read() {
@@ -148,8 +210,29 @@ mod tests {
         fs::write(root.path().join("a.md"), "text").unwrap();
         fs::create_dir_all(root.path().join("target/b")).unwrap();
         fs::write(root.path().join("target/b/c.md"), "text").unwrap();
-        let tree = Tree::read(root.path().into()).unwrap();
-        let paths: Vec<&str> = tree.files.iter().map(|file| file.path.as_str()).collect();
+        let mut files = Vec::new();
+        collect(root.path(), root.path(), &mut files).unwrap();
+        let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(paths, ["a.md"]);
+    }
+
+    #[test]
+    fn what_git_has_is_listed_with_its_size_and_a_folder_of_no_repository_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(tracked(root.path()).is_err());
+        let git = |arguments: &[&str]| {
+            let mut command = std::process::Command::new("git");
+            let status = command.current_dir(root.path()).args(arguments).status();
+            assert!(status.unwrap().success());
+        };
+        git(&["init", "--quiet"]);
+        for name in ["a.md", "b.md", "gone.md"] {
+            fs::write(root.path().join(name), "text").unwrap();
+        }
+        git(&["add", "a.md", "gone.md"]);
+        fs::remove_file(root.path().join("gone.md")).unwrap();
+        let tracked = tracked(root.path()).unwrap();
+        let found = tracked.iter().map(|it| (it.path.as_str(), it.bytes));
+        assert_eq!(found.collect::<Vec<_>>(), [("a.md", 4)]);
     }
 }

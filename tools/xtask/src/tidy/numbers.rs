@@ -253,19 +253,7 @@ fn product(expression: &str) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SourceFile;
     use super::*;
-
-    fn tree(files: &[(&str, &str)]) -> Tree {
-        let files = files.iter().map(|(path, text)| SourceFile {
-            path: (*path).into(),
-            text: (*text).into(),
-        });
-        Tree {
-            root: "/nonexistent".into(),
-            files: files.collect(),
-        }
-    }
 
     #[test]
     fn constants_have_the_value_that_is_written() {
@@ -295,7 +283,7 @@ mod tests {
         let check = |code: &[(&str, &str)], row: &str| {
             let page = page(row);
             let files = [code, &[("a.md", page.as_str())]].concat();
-            let problems = numbers(&tree(&files));
+            let problems = numbers(&Tree::of(&files));
             problems.iter().filter(|it| it.starts_with("a.md")).count()
         };
         assert_eq!(check(&[code], "| x | 1,024 | `LIMIT` |"), 0);
@@ -312,7 +300,7 @@ mod tests {
         let (page, sentence, constant) = QUOTES[3];
         let code = format!("const {constant}: usize = 16;");
         let check = |text: &str| {
-            let tree = tree(&[("crates/a/src/lib.rs", &code), (page, text)]);
+            let tree = Tree::of(&[("crates/a/src/lib.rs", &code), (page, text)]);
             let problems = numbers(&tree);
             problems.iter().any(|it| it.contains(constant))
         };

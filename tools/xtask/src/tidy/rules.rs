@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn names_on_the_road_exist() {
         let code = ("crates/tcp/src/lib.rs", "fn a_test_name() {}");
-        let road_of = |text: &str| road(&tree(&[code, (ROAD[0], text), (ROAD[1], text)]));
+        let road_of = |text: &str| road(&Tree::of(&[code, (ROAD[0], text), (ROAD[1], text)]));
         assert!(
             road_of("see `a_test_name`, `crates/tcp/src/`, `Worker::step`, `two_parts`").is_empty()
         );
@@ -414,23 +414,9 @@ mod tests {
     fn a_room_without_a_row_is_found() {
         let row = |room: &str| format!("| [{room}](crates/{room}/src/lib.rs) | what | how |\n");
         let all: String = PRODUCT_ARROWS.iter().map(|(room, _)| row(room)).collect();
-        assert!(rooms_told(&tree(&[(ROAD[0], &all)])).is_empty());
+        assert!(rooms_told(&Tree::of(&[(ROAD[0], &all)])).is_empty());
         let fewer = all.replace(&row("wire"), "");
-        assert_eq!(rooms_told(&tree(&[(ROAD[0], &fewer)])).len(), 1);
-    }
-
-    fn tree(files: &[(&str, &str)]) -> Tree {
-        let files = files
-            .iter()
-            .map(|(path, text)| SourceFile {
-                path: (*path).into(),
-                text: (*text).into(),
-            })
-            .collect();
-        Tree {
-            root: "/nonexistent".into(),
-            files,
-        }
+        assert_eq!(rooms_told(&Tree::of(&[(ROAD[0], &fewer)])).len(), 1);
     }
 
     #[test]
@@ -510,10 +496,10 @@ mod tests {
         let module = concat!("#![allow(unsafe", "_code, reason = \"\")]");
         let path = "crates/link/src/sys.rs";
         let listed = "- `crates/link/src/sys.rs`: system calls";
-        assert_eq!(unsafe_listed(&tree(&[(path, module)])).len(), 1);
-        assert!(unsafe_listed(&tree(&[(path, module), (UNSAFE_LIST, listed)])).is_empty());
+        assert_eq!(unsafe_listed(&Tree::of(&[(path, module)])).len(), 1);
+        assert!(unsafe_listed(&Tree::of(&[(path, module), (UNSAFE_LIST, listed)])).is_empty());
         assert_eq!(
-            unsafe_listed(&tree(&[(path, ""), (UNSAFE_LIST, listed)])).len(),
+            unsafe_listed(&Tree::of(&[(path, ""), (UNSAFE_LIST, listed)])).len(),
             1
         );
     }
@@ -521,15 +507,18 @@ mod tests {
     #[test]
     fn lengths_notes_words_and_places_are_found() {
         let long = "x();\n".repeat(CODE_LINES_MAX + 1);
-        assert_eq!(lengths(&tree(&[("a.rs", &long)])).len(), 1);
-        assert!(lengths(&tree(&[("a.rs", &long[5..]), ("b/tests.rs", &long)])).is_empty());
+        assert_eq!(lengths(&Tree::of(&[("a.rs", &long)])).len(), 1);
+        assert!(lengths(&Tree::of(&[("a.rs", &long[5..]), ("b/tests.rs", &long)])).is_empty());
         let note = ("docs/develop/decisions/0001-a.md", "");
-        assert_eq!(decisions(&tree(&[note])).len(), 1);
+        assert_eq!(decisions(&Tree::of(&[note])).len(), 1);
         let index = ("docs/develop/decisions/README.md", "[a](0001-a.md)");
-        assert!(decisions(&tree(&[note, index])).is_empty());
-        assert_eq!(banned_words(&tree(&[("a.rs", BANNED_WORDS[0])])).len(), 1);
+        assert!(decisions(&Tree::of(&[note, index])).is_empty());
         assert_eq!(
-            places(&tree(&[("a.md", PLACES[3]), ("Cargo.lock", PLACES[3])])).len(),
+            banned_words(&Tree::of(&[("a.rs", BANNED_WORDS[0])])).len(),
+            1
+        );
+        assert_eq!(
+            places(&Tree::of(&[("a.md", PLACES[3]), ("Cargo.lock", PLACES[3])])).len(),
             1
         );
     }

@@ -9,13 +9,17 @@ pub(super) fn code_lines(source: &str) -> usize {
         .count()
 }
 
-/// The source without its inline test module: rustfmt puts its attribute and closing brace in
+/// The source without its inline test modules: rustfmt puts their attributes and closing braces in
 /// column 0.
-fn without_tests(source: &str) -> String {
+pub(super) fn without_tests(source: &str) -> String {
+    let is_module = |line: &str| {
+        let visibility = ["mod ", "pub mod ", "pub(crate) mod ", "pub(super) mod "];
+        visibility.iter().any(|start| line.starts_with(start))
+    };
     let mut kept = String::new();
     let mut lines = source.lines().peekable();
     while let Some(line) = lines.next() {
-        if line == "#[cfg(test)]" && lines.peek().is_some_and(|next| next.starts_with("mod ")) {
+        if line == "#[cfg(test)]" && lines.peek().is_some_and(|next| is_module(next)) {
             let opens = lines.next().is_some_and(|module| module.ends_with('{'));
             if opens {
                 lines.by_ref().find(|line| *line == "}");
@@ -74,6 +78,8 @@ mod tests {
                       fn t() {\n    }\n}\nconst C: u8 = 0;\n";
         assert_eq!(code_lines(source), 4);
         assert_eq!(code_lines("#[cfg(test)]\nmod tests;\nfn a() {}\n"), 1);
+        let shared = "#[cfg(test)]\npub(crate) mod tests {\n    use a;\n}\nfn a() {}\n";
+        assert_eq!(code_lines(shared), 1);
         assert_eq!(code_lines("#[cfg(test)]\nfn helper() {}\n"), 2);
     }
 
