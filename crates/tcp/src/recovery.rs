@@ -15,8 +15,9 @@ use crate::stream::StreamOffset;
 
 /// Duplicate ACKs that mean a loss (RFC 5681 s3.2), and RACK's DupThresh.
 pub const DUPLICATE_THRESHOLD: u32 = 3;
-/// Greatest multiple of min_rtt/4 the reordering window grows to on DSACKs.
-const REORDER_MULTIPLE_MAX: u32 = 16;
+/// Greatest multiple of min_rtt/4 the reordering window grows to on DSACKs, as in Linux. RFC 8985 has none: SRTT
+/// bounds the window, which is many times min_rtt/4 where segments are late at random.
+const REORDER_MULTIPLE_MAX: u32 = 255;
 /// Recoveries after which a grown reordering window shrinks again (RFC 8985 s6.2.2).
 const REORDER_PERSIST: u32 = 16;
 
