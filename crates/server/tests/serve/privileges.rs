@@ -368,6 +368,8 @@ fn the_process_that_reads_certificates_ends_with_a_server_that_is_killed() {
     atlas.signal(libc::SIGKILL);
     assert_eq!(atlas.end().code, None);
     [first, second].into_iter().for_each(assert_gone);
+    // The tap goes with it, too.
+    assert!(!lab.show(&["link", "show"]).contains("atlas0"));
     drop(client.read_to_end(&mut Vec::new()));
 }
 

@@ -7,6 +7,7 @@
 mod generated;
 mod numbers;
 mod pages;
+mod promises;
 mod rules;
 mod text;
 mod weight;
@@ -143,7 +144,7 @@ fn tracked(root: &Path) -> Result<Vec<Tracked>> {
 /// A rule's name and what it finds.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     ("rooms depend only along the arrows", rules::arrows),
     ("only the simulator puts faults back", rules::canaries),
     ("pure rooms forbid unsafe code", rules::purity),
@@ -172,6 +173,7 @@ const RULES: [Rule; 16] = [
     ("no tracked file has more than 256 KiB", pages::large_files),
     ("every Markdown page is linked", pages::unlinked),
     ("Markdown lines have at most 140 columns", pages::long_lines),
+    ("what pages promise has a test", promises::promises),
 ];
 
 /// Applies all rules; fails if one is broken.

@@ -4,6 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::Tree;
+use super::promises::shown;
 use super::text::relative_links;
 
 /// Most bytes of a tracked file: what is larger is a measurement or a program, and belongs elsewhere.
@@ -66,6 +67,7 @@ pub(super) fn long_lines(tree: &Tree) -> Vec<String> {
     let mut long = Vec::new();
     for file in tree.ending(".md") {
         for (index, line) in file.text.lines().enumerate() {
+            let line = shown(line);
             let columns = line.chars().count();
             let is_row = line.trim_start().starts_with('|');
             let mut words = line.split_whitespace();
