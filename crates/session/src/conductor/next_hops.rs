@@ -134,11 +134,18 @@ impl Conductor {
             let peer = client.route.destination;
             let is_behind =
                 || peer.is_ipv4() == address.is_ipv4() && !self.next_hops.neighbors.knows(peer);
-            if client.route.destination_mac == from && (peer == address || is_behind()) {
+            let (hop, heard_from) = (client.route.destination_mac, client.heard_from);
+            if ![hop, heard_from].contains(&from) || !(peer == address || is_behind()) {
+                continue;
+            }
+            if hop == from {
                 self.move_client(now, index, to);
-                if let Some(client) = self.connections.clients.entry_mut(index) {
-                    client.heard_from = to;
-                }
+            }
+            // Also if its frames went to a guess meanwhile: nothing goes back to where the address was.
+            if heard_from == from
+                && let Some(client) = self.connections.clients.entry_mut(index)
+            {
+                client.heard_from = to;
             }
         }
     }

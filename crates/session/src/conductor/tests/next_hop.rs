@@ -287,6 +287,24 @@ fn an_unknown_station_that_announces_itself_is_tried_for_clients_that_do_not_ans
     }
 }
 
+/// The station that takes over announces an address of its own first, and is tried; then it says that it has the
+/// router's. Where the router was, nothing is sent any more.
+#[test]
+fn nothing_goes_back_to_where_a_router_s_address_was() {
+    let route = peer_route();
+    let (mut bench, _peer) = begin(route);
+    bench.receive(&asks(&route, PEER_MAC));
+    lose_flights(&mut bench, 2);
+    let own = Ipv4Addr::new(10, 0, 0, 253);
+    bench.receive(&arp(OTHER_MAC, own, own));
+    retransmit_at_once(&mut bench);
+    bench.receive(&announces(&route, OTHER_MAC));
+    for timeouts in 3..6 {
+        lose_flights(&mut bench, timeouts);
+        assert_eq!(bench.last_hop, OTHER_MAC, "after {timeouts} timeouts");
+    }
+}
+
 #[test]
 fn a_router_that_does_not_answer_is_asked_for() {
     for route in [peer_route(), route_v6()] {
