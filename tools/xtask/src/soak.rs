@@ -8,6 +8,8 @@
 //! It fails at a byte that differs, a reply or a command that is refused without a reason, a connection that
 //! is reset, memory that grows ([`GROWTH_BYTES_MAX`] after the first minute), and space that does not come
 //! back when the last client is gone. Bounded by `--minutes`, and a few minutes for the end.
+//!
+//! `cargo xtask soak nat` is the check of that name of `cargo xtask netns`, for minutes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Display;
@@ -30,6 +32,8 @@ use testbed::program::Program;
 use testbed::server::Server;
 use testbed::{interrupt, is_root, process, scratch_directory};
 use volume::ContentDigest;
+
+use crate::netns::nat;
 
 /// Most that the server's resident memory may grow after the first minute, bytes.
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
@@ -62,6 +66,19 @@ const ADDRESS: &str = "10.77.0.2:80";
 pub(crate) enum Soak {
     /// A raw store that is changed while it is served (needs root)
     Store(StoreOptions),
+    /// Two clients behind a NAT with few ports, beside the kernel's TCP (needs root)
+    Nat(NatOptions),
+}
+
+/// Options of `soak nat`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NatOptions {
+    /// How long with timestamps, and how long without
+    #[arg(long, value_name = "N", default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// The server to try (default: builds the release binary)
+    #[arg(long, value_name = "PATH")]
+    atlas: Option<PathBuf>,
 }
 
 /// Options of `soak store`.
@@ -83,8 +100,17 @@ pub(crate) struct StoreOptions {
 
 /// Runs it.
 pub(crate) fn run_command(soak: &Soak) -> Result<()> {
-    let Soak::Store(options) = soak;
     ensure!(is_root(), "it needs root, for a network namespace");
+    match soak {
+        Soak::Store(options) => soak_store(options),
+        Soak::Nat(options) => {
+            let atlas = Program::Atlas.find(options.atlas.as_deref())?;
+            nat::soak(&atlas, Duration::from_secs(options.seconds))
+        }
+    }
+}
+
+fn soak_store(options: &StoreOptions) -> Result<()> {
     let atlas = Program::Atlas.find(options.atlas.as_deref())?;
     let directory = scratch_directory("soak")?;
     let site = Site::new(atlas, directory.path(), options.devices)?;

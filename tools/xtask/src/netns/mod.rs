@@ -9,11 +9,14 @@ mod files;
 mod fragments;
 mod https;
 mod identities;
+pub(crate) mod nat;
 mod refusals;
 mod replies;
 mod setup;
 mod shared_address;
+mod small_window;
 mod strays;
+mod stripped;
 mod table;
 mod trouble;
 mod virtual_addresses;
@@ -330,6 +333,9 @@ impl Run<'_> {
                 black_hole::run(suite, atlas, library);
                 fragments::run(suite, atlas, library);
                 failover::run(suite, atlas, library);
+                nat::run(suite, atlas, library);
+                stripped::run(suite, atlas, library);
+                small_window::run(suite, atlas, library);
             }
             LinkKind::Xdp if is_first => {
                 shared_address::run(suite, atlas, library);
