@@ -30,6 +30,8 @@ pub struct Server {
     /// The line it printed when ready, empty for rivals.
     pub ready: String,
     stderr: Receiver<String>,
+    /// Lines of stderr looked at before the end.
+    seen: String,
     /// The directory of its configuration, removed after its end.
     _directory: Option<tempfile::TempDir>,
 }
@@ -91,6 +93,7 @@ impl Server {
                         process,
                         ready: line,
                         stderr,
+                        seen: String::new(),
                         _directory: None,
                     });
                 }
@@ -141,6 +144,7 @@ impl Server {
             process,
             ready: String::new(),
             stderr,
+            seen: String::new(),
             _directory: Some(directory),
         })
     }
@@ -155,10 +159,30 @@ impl Server {
         self.process.signal(signal)
     }
 
+    /// Waits for a line of its log that holds `words`, in either case; lines of before a former
+    /// wait do not count.
+    pub fn await_log(&mut self, words: &str) -> Result<()> {
+        /// Lines are written at once.
+        const LIMIT: Duration = Duration::from_secs(10);
+        let deadline = Instant::now() + LIMIT;
+        let before = self.seen.len();
+        while Instant::now() < deadline {
+            interrupt::check()?;
+            if let Ok(line) = self.stderr.recv_timeout(Duration::from_millis(100)) {
+                let _ = writeln!(self.seen, "{line}");
+                if line.to_lowercase().contains(&words.to_lowercase()) {
+                    return Ok(());
+                }
+            }
+        }
+        let said = self.seen.get(before..).unwrap_or_default().trim();
+        bail!("its log does not say {words:?}: {said}");
+    }
+
     /// Waits for the end after a signal was sent.
     pub fn wait(mut self) -> Result<Stopped> {
         let status = self.process.wait_out(STOP_LIMIT)?;
-        let stderr = drain(&self.stderr);
+        let stderr = self.seen + &drain(&self.stderr);
         Ok(Stopped { status, stderr })
     }
 
