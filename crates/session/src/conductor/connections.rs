@@ -170,6 +170,7 @@ impl Connections {
     }
 
     /// A client was evaluated: when it is due next, and whether it waits for a request.
+    #[inline]
     pub(super) fn settle(
         &mut self,
         now: Instant,
@@ -198,6 +199,7 @@ impl Connections {
     }
 
     /// Takes out whose deadline is `now` or earlier.
+    #[inline]
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
         let key = self.timers.pop_due(now)?;
         prefetch_timers(&self.timers, &self.clients);
