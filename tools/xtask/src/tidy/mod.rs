@@ -144,7 +144,7 @@ fn tracked(root: &Path) -> Result<Vec<Tracked>> {
 /// A rule's name and what it finds.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 18] = [
     ("rooms depend only along the arrows", rules::arrows),
     ("only the simulator puts faults back", rules::canaries),
     ("pure rooms forbid unsafe code", rules::purity),
@@ -169,6 +169,7 @@ const RULES: [Rule; 17] = [
         "numbers of documents are those of the constants",
         numbers::numbers,
     ),
+    ("figures of speed are in pages of results", numbers::speed),
     ("no registry hosts or machine paths", rules::places),
     ("no tracked file has more than 256 KiB", pages::large_files),
     ("every Markdown page is linked", pages::unlinked),

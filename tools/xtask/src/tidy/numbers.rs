@@ -1,4 +1,4 @@
-//! Numbers that documents quote from the code are those of the constants.
+//! Numbers that documents quote from the code are those of the constants, and figures of speed those of the results.
 //!
 //! A row of a table whose last column is headed `Constant` names one in that column, and has its value in the column
 //! before. For prose there is [`QUOTES`]. It refuses a name that the product defines twice: a path in front tells which
@@ -113,6 +113,35 @@ pub(super) fn numbers(tree: &Tree) -> Vec<String> {
         problems.push(format!("{page}: {problem}"));
     }
     problems
+}
+
+/// The page whose table of speed quotes results, and where these are.
+const SPEED: &str = "README.md";
+const RESULTS: &str = "bench/results/";
+
+/// Every rate in the table of speed is in a page of results, with its brackets, and so is its cost.
+pub(super) fn speed(tree: &Tree) -> Vec<String> {
+    let text = tree.text_of(SPEED).unwrap_or_default();
+    let mut head = text
+        .lines()
+        .skip_while(|line| !line.contains("core-s/GB |"));
+    let columns: Vec<&str> = head.next().map(cells).unwrap_or_default();
+    let is_figure = |column: &str| column.ends_with("Gb/s") || column == "core-s/GB";
+    let rows = head.skip(1).take_while(|line| line.starts_with('|'));
+    let figures = rows.flat_map(|row| columns.iter().zip(cells(row)));
+    let figures = figures.filter(|(column, _)| is_figure(column));
+    let is_measured = |figure: &str| {
+        let mut pages = tree.ending(".md").filter(|it| it.path.starts_with(RESULTS));
+        pages.any(|page| page.text.contains(figure))
+    };
+    let problems = figures
+        .filter(|(_, figure)| !is_measured(figure))
+        .map(|(column, figure)| format!("{SPEED}: no page of {RESULTS} has {figure} ({column})"));
+    problems.collect()
+}
+
+fn cells(row: &str) -> Vec<&str> {
+    row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
 /// The rows of tables whose last column is headed `Constant`: the number and the constant's name.
@@ -293,6 +322,26 @@ mod tests {
         assert_eq!(check(&[code], "| x | 1,024 | `MISSING` |"), 1);
         assert_eq!(check(&[code, other], "| x | 1,024 | `LIMIT` |"), 1);
         assert_eq!(check(&[code, other], "| x | 1,024 | `a::b::LIMIT` |"), 0);
+    }
+
+    #[test]
+    fn a_figure_that_no_page_of_results_has_is_found() {
+        let head = "| | Rounds | Atlas, Gb/s | core-s/GB |\n|---|---|---|---|\n";
+        let page =
+            format!("{head}| plaintext | 2 | 39.3 (37.2-41.4) | 0.195 |\n\n| a | b | c | d |\n");
+        let check = |results: &str| {
+            let results = ("bench/results/files.md", results);
+            speed(&Tree::of(&[(SPEED, page.as_str()), results])).len()
+        };
+        assert_eq!(
+            check("| atlas | 39.3 (37.2-41.4) | 0.195 (0.187-0.203) |"),
+            0
+        );
+        assert_eq!(
+            check("| atlas | 39.4 (37.2-41.4) | 0.195 (0.187-0.203) |"),
+            1
+        );
+        assert_eq!(check(""), 2);
     }
 
     #[test]
