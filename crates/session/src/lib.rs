@@ -118,6 +118,38 @@ pub struct Config {
     pub reads_max: usize,
 }
 
+impl Default for Config {
+    /// What a server has whose operator says nothing, with neither addresses nor ports, at a link with
+    /// the MTU of Ethernet that completes nothing. The seed is no secret.
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            virtual_addresses: Vec::new(),
+            are_addresses_announced: true,
+            mac: MacAddress([2, 0, 0, 0, 0, 0]),
+            mtu_bytes: 1500,
+            segmentation_bytes_max: 0,
+            checksum_offload: false,
+            http_port: None,
+            https_port: None,
+            key_records_max: u64::MAX,
+            tcp: TcpConfig::default(),
+            aead_library: record::AeadLibrary::default(),
+            connections_max: 16_384,
+            connections_per_source_max: None,
+            source_filter: SourceFilter::default(),
+            seed: [0; 32],
+            replies: http::ReplyConfig::default(),
+            unix_seconds_at_start: 0,
+            head_timeout: Duration::from_secs(20),
+            idle_timeout: Duration::from_secs(75),
+            send_timeout: Duration::from_secs(60),
+            read_limits: ReadLimits::default(),
+            reads_max: 128,
+        }
+    }
+}
+
 /// Limits of the bytes read from the disk for one connection: `factor` times the bytes of the stream
 /// that were sent (retransmitted bytes count once), plus `burst_bytes`, plus
 /// `floor_bytes_per_second` for each second of its life. A read beyond that waits.

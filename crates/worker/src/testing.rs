@@ -170,8 +170,6 @@ pub(crate) fn conductor(
     reads_max: usize,
 ) -> Conductor {
     Conductor::new(session::Config {
-        are_addresses_announced: true,
-        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::V4(SERVER)],
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,
@@ -179,21 +177,13 @@ pub(crate) fn conductor(
         checksum_offload: capabilities.checksum_offload,
         http_port: Some(HTTP_PORT),
         https_port: Some(HTTPS_PORT),
-        key_records_max: u64::MAX,
-        tcp: session::TcpConfig::default(),
-        aead_library: record::AeadLibrary::default(),
         connections_max,
         seed: [7; 32],
-        replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_700_000_000,
-        head_timeout: Duration::from_secs(20),
         // Below TCP's keep-alive: the first timer of a connection that asks for nothing.
         idle_timeout: Duration::from_secs(50),
-        send_timeout: Duration::from_secs(60),
-        connections_per_source_max: None,
-        source_filter: session::SourceFilter::default(),
-        read_limits: session::ReadLimits::default(),
         reads_max,
+        ..session::Config::default()
     })
 }
 

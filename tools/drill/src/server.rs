@@ -10,11 +10,11 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use clock::{Duration, Instant};
+use clock::Instant;
 use memory::{Arena, ArenaConfig, PageKind};
 use session::{
     Conductor, Config, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle, ReadError,
-    ReadLimits, ReadPlan, TcpConfig, TransmitProgress, Transmitted,
+    ReadPlan, TcpConfig, TransmitProgress, Transmitted,
 };
 use wire::{ChecksumState, Ecn, Incoming, MacAddress, Outgoing, Route, TcpRepr};
 
@@ -316,16 +316,12 @@ fn cut(now: Instant, outgoing: &Outgoing<'_>, packets: &mut VecDeque<Packet>) {
 
 fn config(setup: &Setup, content: &Content) -> Config {
     Config {
-        are_addresses_announced: true,
-        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::V4(SERVER_ADDRESS)],
         mac: SERVER_MAC,
         mtu_bytes: setup.mtu_bytes,
         segmentation_bytes_max: FRAME_BYTES + HEADERS_BYTES,
         checksum_offload: true,
         http_port: Some(SERVER_PORT),
-        https_port: None,
-        key_records_max: u64::MAX,
         tcp: TcpConfig {
             congestion: setup.congestion,
             is_paced: setup.is_paced,
@@ -334,18 +330,14 @@ fn config(setup: &Setup, content: &Content) -> Config {
             probes_path_mtu: setup.probes_path_mtu,
             ..TcpConfig::default()
         },
-        aead_library: record::AeadLibrary::default(),
         connections_max: 4,
-        connections_per_source_max: None,
-        source_filter: session::SourceFilter::default(),
         seed: [9; 32],
         replies: content.reply_config(),
         unix_seconds_at_start: content::UNIX_SECONDS,
-        head_timeout: Duration::from_secs(20),
         idle_timeout: setup.idle_timeout,
         send_timeout: setup.send_timeout,
-        read_limits: ReadLimits::default(),
         reads_max: 64,
+        ..Config::default()
     }
 }
 

@@ -245,8 +245,6 @@ fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEnt
 fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config {
     let capabilities = link.capabilities();
     session::Config {
-        are_addresses_announced: true,
-        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::from(SERVER_V4), IpAddr::from(SERVER_V6)],
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,
@@ -268,10 +266,9 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         head_timeout: scenario.head_timeout,
         idle_timeout: scenario.idle_timeout,
         send_timeout: scenario.send_timeout,
-        connections_per_source_max: None,
-        source_filter: session::SourceFilter::default(),
         read_limits: scenario.read_limits,
         reads_max: scenario.slots.min(scenario.disk.depth) as usize,
+        ..session::Config::default()
     }
 }
 

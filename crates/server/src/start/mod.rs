@@ -562,7 +562,6 @@ fn conductor_config<L: Link>(
     session::Config {
         addresses: settings.own_addresses(),
         virtual_addresses: settings.virtual_addresses.clone(),
-        are_addresses_announced: true,
         mac: capabilities.mac,
         mtu_bytes: capabilities.mtu_bytes,
         segmentation_bytes_max: capabilities.segmentation_bytes_max,
@@ -582,8 +581,8 @@ fn conductor_config<L: Link>(
         head_timeout: limits.head_timeout,
         idle_timeout: limits.idle_timeout,
         send_timeout: limits.send_timeout,
-        read_limits: session::ReadLimits::default(),
         reads_max: reads_max(limits),
+        ..session::Config::default()
     }
 }
 

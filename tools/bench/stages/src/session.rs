@@ -22,8 +22,7 @@ use anyhow::{Result, bail};
 use clock::{Duration, Instant};
 use memory::{Arena, ArenaConfig, PageKind};
 use session::{
-    Conductor, Config, DeviceIndex, Object, ObjectHandle, ReadLimits, ReadPlan, TcpConfig,
-    Transmitted,
+    Conductor, Config, DeviceIndex, Object, ObjectHandle, ReadPlan, TcpConfig, Transmitted,
 };
 use wire::{
     ChecksumState, HEADERS_BYTES_MAX, MacAddress, Outgoing, Route, SeqNumber, TcpChecksum,
@@ -352,32 +351,20 @@ fn seen(outgoing: &Outgoing<'_>) -> Option<Sent> {
 
 fn config(args: &SessionArgs) -> Config {
     Config {
-        are_addresses_announced: true,
-        virtual_addresses: Vec::new(),
         addresses: vec![SERVER_ADDRESS.into()],
         mac: SERVER_MAC,
-        mtu_bytes: 1500,
         segmentation_bytes_max: SEGMENTATION_BYTES,
         checksum_offload: true,
         http_port: Some(PORT),
-        https_port: None,
-        key_records_max: u64::MAX,
         tcp: TcpConfig {
             is_paced: !args.without_pacing,
             ..TcpConfig::default()
         },
-        aead_library: record::AeadLibrary::default(),
         connections_max: args.connections as usize,
-        connections_per_source_max: None,
-        source_filter: session::SourceFilter::default(),
         seed: [9; 32],
-        replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_000_000,
-        head_timeout: Duration::from_secs(20),
-        idle_timeout: Duration::from_secs(75),
-        send_timeout: Duration::from_secs(60),
-        read_limits: ReadLimits::default(),
         reads_max: READS_MAX,
+        ..Config::default()
     }
 }
 

@@ -38,8 +38,8 @@ use wire::{
 
 use super::Conductor;
 use crate::{
-    Config, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle, ReadLimits, ReadPlan,
-    TcpConfig, TransmitProgress, Transmitted,
+    Config, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle, ReadPlan, TcpConfig,
+    TransmitProgress, Transmitted,
 };
 
 const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
@@ -53,32 +53,20 @@ const OTHER: ObjectHandle = ObjectHandle(8);
 
 fn config() -> Config {
     Config {
-        are_addresses_announced: true,
-        virtual_addresses: Vec::new(),
         addresses: vec![IpAddr::V4(OUR_ADDRESS)],
         mac: OUR_MAC,
-        mtu_bytes: 1500,
         segmentation_bytes_max: 65_535,
         checksum_offload: true,
         http_port: Some(PORT),
-        https_port: None,
-        key_records_max: u64::MAX,
         tcp: TcpConfig {
             is_paced: false,
             ..TcpConfig::default()
         },
-        aead_library: record::AeadLibrary::default(),
         connections_max: 4,
-        connections_per_source_max: None,
-        source_filter: crate::SourceFilter::default(),
         seed: [9; 32],
-        replies: http::ReplyConfig::default(),
         unix_seconds_at_start: 1_700_000_000,
-        head_timeout: Duration::from_secs(20),
-        idle_timeout: Duration::from_secs(75),
-        send_timeout: Duration::from_secs(60),
-        read_limits: ReadLimits::default(),
         reads_max: 8,
+        ..Config::default()
     }
 }
 
