@@ -1,14 +1,14 @@
 //! The command line as it was typed: flags and their help, nothing resolved.
 //!
-//! It refuses to know defaults or limits: those are one table in [`crate::config`], which
-//! [`crate::settings`] lays under the configuration file and these flags. A flag's text is kept as
-//! typed wherever an error message should be able to repeat it.
+//! The flags of settings are those of [`crate::settings`], which lays them over the configuration file. A
+//! flag's text is kept as typed wherever an error message should be able to repeat it.
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use crate::failure::EXIT_CODES;
+use crate::settings::CommonArgs;
 use crate::tls::reader::ReaderArgs;
 
 /// What follows `atlas --help`, in front of the exit codes.
@@ -302,7 +302,7 @@ pub enum NvmeCommand {
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_long_help = SERVE_NOTES)]
 pub struct ServeArgs {
-    /// All that is not about TLS.
+    /// The directory, and the flags of settings.
     #[command(flatten)]
     pub common: CommonArgs,
 
@@ -312,210 +312,6 @@ pub struct ServeArgs {
     /// whether another host has an address, nor at the content of NVMe controllers.
     #[arg(long)]
     pub check: bool,
-
-    /// What only serving over TLS takes.
-    #[command(flatten)]
-    pub tls: TlsArgs,
-}
-
-/// The flags of TLS.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "TLS")]
-pub struct TlsArgs {
-    /// TCP port of HTTP over TLS, 1 to 65535, or off [default: off]
-    ///
-    /// TLS 1.3 and 1.2. Needs --cert and --key.
-    #[arg(long, value_name = "PORT")]
-    pub https: Option<String>,
-
-    /// Certificate chain, PEM: the server's own first, then its issuers; may be repeated
-    ///
-    /// The n-th --cert belongs to the n-th --key. Of several, a client gets the first one for the
-    /// server name it sends (SNI) with a key type it supports; if there is none, the first one.
-    /// SIGHUP reads them again.
-    #[arg(long = "cert", value_name = "PEM", action = ArgAction::Append)]
-    pub certificates: Vec<PathBuf>,
-
-    /// Private key of the --cert with the same number, PEM, not encrypted; may be repeated
-    #[arg(long = "key", value_name = "PEM", action = ArgAction::Append)]
-    pub keys: Vec<PathBuf>,
-
-    /// Write the secrets of every TLS connection to the file $SSLKEYLOGFILE names [default: off]
-    ///
-    /// For debugging: with that file the connections can be decrypted. Without this flag the
-    /// variable is ignored.
-    #[arg(long)]
-    pub log_tls_secrets: bool,
-}
-
-/// The flags that are not about TLS, and the directory.
-#[derive(Args, Clone, Debug, Default)]
-pub struct CommonArgs {
-    /// Directory whose regular files are served, or a raw store (see atlas store)
-    ///
-    /// Files are taken to be immutable: to replace one, rename the new file over it. A file that
-    /// changes while it is being sent is never sent mixed: its connections are reset.
-    ///
-    /// A raw store is its devices or images, joined by commas; or nvme:ADDRESS, such as
-    /// nvme:0000:01:00.0, if Atlas is to drive the NVMe controller itself (see atlas nvme).
-    #[arg(value_name = "PATH")]
-    pub path: PathBuf,
-
-    /// Interface to serve on: tap:NAME, packet:IFACE, xdp:IFACE ... [default: tap:atlas0]
-    ///
-    /// tap:NAME makes (or takes over) a TAP interface; the host's end of it gets the first free
-    /// address of each --address subnet, so the host itself can be the first client. If NAME is a
-    /// macvtap, it is opened, and keeps the addresses it has.
-    ///
-    /// packet:IFACE uses an existing interface through an AF_PACKET socket; the host's own
-    /// addresses on it keep working.
-    ///
-    /// xdp:IFACE uses AF_XDP sockets, one for each receive queue, and as many workers. Without
-    /// --address it serves at the host's own addresses there: an XDP program takes TCP to the
-    /// server's ports, and the host keeps all else. The program is gone when the server is.
-    ///
-    /// xdp+packet:IFACE receives as xdp:IFACE does and sends as packet:IFACE does, for devices that
-    /// segment TCP.
-    ///
-    /// auto:IFACE chooses one of these three, and the log says why: xdp+packet where the device
-    /// segments TCP and its driver runs XDP programs, xdp where the device does not segment and its
-    /// driver has zero copy, packet elsewhere.
-    /// Without --address it shares the host's, which needs XDP. auto alone takes the interface of the
-    /// default route.
-    #[arg(long, value_name = "LINK")]
-    pub link: Option<String>,
-
-    /// MAC address to be reached at on an existing interface: own or interface [default: own]
-    ///
-    /// own is one made for this server, beside the interface's. Networks that let only known MAC
-    /// addresses through (most clouds, many container networks, Wi-Fi) drop what is sent to it:
-    /// there, interface shares the interface's own with the kernel.
-    #[arg(long, value_name = "MAC")]
-    pub mac: Option<String>,
-
-    /// Send frames from where the disk put them on packet: or xdp:IFACE: auto, on or off [default: auto]
-    ///
-    /// auto does so where the device segments TCP and its driver is known to say truthfully when it
-    /// has read a frame; the log says whether, and why not. on does so on any interface, off nowhere.
-    /// With xdp:IFACE, auto also has the device access the sockets' memory itself where it can.
-    #[arg(long, value_name = "WHEN")]
-    pub zero_copy: Option<String>,
-
-    /// Poll the device for so many microseconds without work, then sleep: 0 to 1000000 [default: 0]
-    ///
-    /// With xdp:IFACE and xdp+packet:IFACE. Under traffic each worker then uses all of its core; an idle
-    /// server sleeps. The interface should defer its interrupts: docs/run/deploy.md says how.
-    #[arg(long, value_name = "MICROSECONDS")]
-    pub busy_poll: Option<String>,
-
-    /// Address to answer at, with its prefix length; may be repeated [default: 10.77.0.2/24]
-    ///
-    /// The server's own address, IPv4 or IPv6, which neither this host nor another host on the
-    /// network may use: the server answers ARP and neighbour discovery for it. It probes the
-    /// network first, and does not start if the address is in use.
-    ///
-    /// 192.0.2.80/32,noarp is an address that another station answers ARP for, a load balancer that sends
-    /// its packets to the server (LVS-DR): the server says nothing about it.
-    #[arg(long = "address", value_name = "CIDR", action = ArgAction::Append)]
-    pub addresses: Vec<String>,
-
-    /// Serve clients of this network only, 192.0.2.0/24; may be repeated [default: everybody]
-    ///
-    /// All others get no answer, as from a packet filter that drops. Most links pass the host's
-    /// firewall by, so that it cannot do this.
-    #[arg(long = "allow", value_name = "NETWORK", action = ArgAction::Append)]
-    pub allow: Vec<String>,
-
-    /// Do not answer clients of this network; may be repeated [default: nobody]
-    ///
-    /// It wins over --allow.
-    #[arg(long = "deny", value_name = "NETWORK", action = ArgAction::Append)]
-    pub deny: Vec<String>,
-
-    /// TCP port of plain HTTP, 1 to 65535, or off [default: 80]
-    #[arg(long, value_name = "PORT")]
-    pub http: Option<String>,
-
-    /// User to become once everything is opened: NAME or NAME:GROUP, or numbers
-    ///
-    /// Started as root, the server drops all privileges before the first frame is read: it becomes
-    /// this user, which must be able to read the files it serves, with no capabilities and no
-    /// other groups. Without the flag that is the user atlas if there is one, else nobody. --user
-    /// root keeps it root. Started as another user, it stays that user and drops its capabilities.
-    #[arg(long, value_name = "NAME[:GROUP]")]
-    pub user: Option<String>,
-
-    /// Allow core dumps and debuggers, which see keys and what is served [default: off]
-    #[arg(long)]
-    pub core_dumps: bool,
-
-    /// Worker threads, best one for each processor: a number, or auto [default: 1]
-    #[arg(long, value_name = "N|auto")]
-    pub workers: Option<String>,
-
-    /// Configuration file (TOML); flags win over it
-    ///
-    /// Every setting there is, with its unit, default and range: docs/run/configuration.md.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-
-    /// Write every frame sent and received to a pcap file (slow: for debugging)
-    ///
-    /// The file is made by --user and readable by that user only. A symbolic link is refused. Of
-    /// several workers, the first writes FILE, the second FILE.1, and so on.
-    #[arg(long, value_name = "FILE")]
-    pub pcap: Option<PathBuf>,
-
-    /// Write what TCP does on connections of --trace-peer to a qlog file (JSON-SEQ, for qvis)
-    ///
-    /// For streams that are slow or stuck: segments, losses, windows, RTTs and reads of the disk. The
-    /// file is made by --user, is readable by that user only, and ends at 1 GiB. A symbolic link is
-    /// refused. docs/run/slow-streams.md shows how to read it. To list connections without a trace, see
-    /// --metrics.
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-
-    /// Client whose connections are traced: its address, or address and port
-    #[arg(long, value_name = "ADDR[:PORT]")]
-    pub trace_peer: Option<String>,
-
-    /// Write a line for each request to FILE, in the combined log format; - is stdout
-    ///
-    /// The line is written when the reply is over. SIGUSR1 opens the file again, so that it can be
-    /// rotated. If the disk or the reader is too slow, lines are dropped and counted; serving does
-    /// not wait.
-    #[arg(long, value_name = "FILE")]
-    pub access_log: Option<PathBuf>,
-
-    /// Answer at this address of the host's own with metrics and health [default: off]
-    ///
-    /// http://ADDR:PORT/metrics has every counter as OpenMetrics text; /health is 200 while the
-    /// server serves, 503 while it ends or hangs. /connections lists connections as lines of JSON,
-    /// those of one client with ?peer=ADDR, and is answered to this host only. Plain HTTP through the
-    /// host's own TCP: name a loopback address, like 127.0.0.1:9100, or one of a management network.
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub metrics: Option<String>,
-
-    /// Let web pages of any origin play what is served (CORS) [default: off]
-    ///
-    /// Adds Access-Control-Allow-Origin: * and answers preflight requests. Players that run in a
-    /// page of another origin need it.
-    #[arg(long)]
-    pub cors: bool,
-
-    /// Header field to add to replies, 'Name: value'; may be repeated [default: none]
-    ///
-    /// It is added to every 200, 206, 301 and 304. A Cache-Control replaces the default one.
-    #[arg(long = "header", value_name = "FIELD", action = ArgAction::Append)]
-    pub headers: Vec<String>,
-
-    /// Log more: -v debug, -vv trace
-    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
-    pub verbose: u8,
-
-    /// Log less: -q warnings and errors, -qq errors only
-    #[arg(short, long, action = ArgAction::Count)]
-    pub quiet: u8,
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ pub mod cidr;
 pub mod claim;
 pub mod cli;
 pub mod coalescing;
-pub mod config;
 pub mod connections;
 pub mod cores;
 pub mod doctor;

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => {
             let action = if args.check { check } else { serve };
-            Settings::resolve(args).and_then(|settings| action(&settings))
+            Settings::resolve(args.common).and_then(|settings| action(&settings))
         }
         Command::Doctor(args) => doctor::run(&args),
         Command::Store { command } => server::raw::run(&command),

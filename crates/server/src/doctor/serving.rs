@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use super::Finding;
 use super::host::{SLOT_BYTES, SLOTS, Serving};
-use crate::cli::{CommonArgs, DoctorArgs, ServeArgs};
+use crate::cli::DoctorArgs;
 use crate::failure::Failure;
-use crate::settings::{LinkChoice, Settings};
+use crate::settings::{CommonArgs, LinkChoice, Settings};
 use crate::start::{self, Probed};
 
 /// Bytes of cells of an AF_XDP socket, one for each worker: locked memory.
@@ -33,10 +33,7 @@ impl Plan {
         };
         Self {
             is_named: args.path.is_some() || args.config.is_some(),
-            settings: Settings::resolve(ServeArgs {
-                common,
-                ..ServeArgs::default()
-            }),
+            settings: Settings::resolve(common),
         }
     }
 

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use clock::Duration;
 use link::ZeroCopy;
 
+use super::key::{ADDRESS_DEFAULT, MAC_DEFAULT};
 use super::{ADDRESSES_MAX, Origin};
 use crate::cidr::Cidr;
-use crate::config;
 use crate::failure::Failure;
 use crate::routes;
 
@@ -127,7 +127,7 @@ pub(super) fn parse_mac(
             format!("{origin} own: the host's own addresses are at the interface's"),
             "leave it out, or name addresses of the server's own with --address",
         )),
-        _ => parse_own_mac(text.unwrap_or(config::MAC_DEFAULT), origin, link),
+        _ => parse_own_mac(text.unwrap_or(MAC_DEFAULT), origin, link),
     }
 }
 
@@ -206,7 +206,7 @@ pub(super) fn default_addresses(
     origin: &Origin,
 ) -> Result<Vec<String>, Failure> {
     if link.is_tap() {
-        return Ok(vec![config::ADDRESS_DEFAULT.into()]);
+        return Ok(vec![ADDRESS_DEFAULT.into()]);
     }
     Err(Failure::refused(
         format!("{origin} {link}: no address to serve at"),

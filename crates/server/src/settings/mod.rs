@@ -4,10 +4,14 @@
 //! It refuses to query the host (see [`crate::start`]), but for the number of its processors where
 //! `workers` is `auto`: else the same command line and file resolve to the same settings on any machine.
 //! Every error names the flag or key, the value and the remedy. Bounds:
-//! the ranges in [`crate::config`].
+//! the ranges of the keys in [`table`].
 
+mod file;
+mod key;
 mod link;
+mod place;
 mod sources;
+pub mod table;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,18 +20,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::link::ZeroCopy;
-use http::{ContentTypes, ExtraFields, FieldProblem, ReplyConfig};
+use http::{ContentTypes, ExtraFields, FieldProblem};
 use record::AeadLibrary;
-use session::{CongestionControl, SourceFilter};
 use tracing::level_filters::LevelFilter;
 
 use crate::access_log::AccessLogTarget;
 use crate::cidr::Cidr;
-use crate::cli::{CommonArgs, ServeArgs, TlsArgs};
 use crate::coalescing::Pauses;
-use crate::config::{
-    self, CertificateTable, DefaultValue, FileConfig, Number, NumberOrAuto, PortOrOff, Seconds,
-};
 use crate::cores;
 use crate::failure::Failure;
 use crate::privileges::UserName;
@@ -36,14 +35,21 @@ use worker::tls::CERTIFICATES_MAX;
 use crate::tls::{NamedPath, PairPaths};
 use crate::trace::{Peers, TraceSettings};
 
+pub use file::{CertificateTable, NumberOrAuto, PortOrOff, Seconds, WholeNumber};
+pub use key::{Key, Kind, Number};
 pub use link::{LinkChoice, MacSetting};
+pub use table::{CommonArgs, FileConfig, documentation};
+
 use link::{
     check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,
 };
+use place::{Place as _, Whole, check_range, narrow};
 use sources::resolve_sources;
 
 /// Most addresses one server answers at.
 pub const ADDRESSES_MAX: usize = 16;
+/// Most worker threads.
+const WORKERS_MAX: u64 = 64;
 /// Levels from the quietest to the loudest; `-v` and `-q` step through them.
 const LEVELS: [LevelFilter; 5] = [
     LevelFilter::ERROR,
@@ -53,8 +59,9 @@ const LEVELS: [LevelFilter; 5] = [
     LevelFilter::TRACE,
 ];
 
-/// Everything the server runs with.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Everything the server runs with. Its defaults are those of the settings, but for what a link or an address
+/// decides.
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The directory served.
     pub path: PathBuf,
@@ -81,16 +88,15 @@ pub struct Settings {
     pub is_address_shared: bool,
     /// Whether the network is asked who has them before they are used.
     pub is_address_checked: bool,
-    /// Which sources are served.
-    pub source_filter: SourceFilter,
     /// TCP port of plain HTTP.
     pub http_port: Option<u16>,
     /// HTTP over TLS.
     pub https: Option<Https>,
     /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
-    /// What every TCP connection is like.
-    pub tcp: session::TcpConfig,
+    /// What connections are like: of each worker's conductor, all that does not depend on the link and on
+    /// the number of workers.
+    pub conductor: session::Config,
     /// The library whose AEADs seal; `None`: the one that is faster on this processor.
     pub aead_library: Option<AeadLibrary>,
     /// Whether the process may be dumped and debugged.
@@ -99,8 +105,6 @@ pub struct Settings {
     pub pcap: Option<PathBuf>,
     /// Whose connections are traced, and where to.
     pub trace: Option<TraceSettings>,
-    /// What replies say: CORS, caching, content types, fields of the operator's own.
-    pub replies: ReplyConfig,
     /// Where a line for each request is written.
     pub access_log: Option<AccessLogTarget>,
     /// Where metrics and health are answered, through the host's own TCP.
@@ -145,16 +149,60 @@ pub struct Limits {
     pub objects_max: Option<usize>,
     /// Records under one key of a TLS connection; `None`: as many as its suite allows.
     pub tls_key_records_max: Option<u64>,
-    /// For a request head to be finished.
-    pub head_timeout: Duration,
-    /// For a persistent connection to ask again.
-    pub idle_timeout: Duration,
-    /// For a client to acknowledge something of its reply.
-    pub send_timeout: Duration,
     /// For clients of an object that was replaced or removed.
     pub replaced_timeout: Duration,
     /// For replies to finish after SIGINT or SIGTERM.
     pub shutdown_grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            link: LinkChoice::Tap(String::new()),
+            mac: MacSetting::Own,
+            zero_copy: ZeroCopy::Auto,
+            zero_copy_origin: Origin::Default(table::ZERO_COPY.flag),
+            busy_poll: Duration::ZERO,
+            addresses: Vec::new(),
+            virtual_addresses: Vec::new(),
+            addresses_origin: Origin::Default(table::ADDRESS.flag),
+            is_address_shared: false,
+            is_address_checked: true,
+            http_port: Some(80),
+            https: None,
+            user: None,
+            conductor: session::Config::default(),
+            aead_library: None,
+            core_dumps: false,
+            pcap: None,
+            trace: None,
+            access_log: None,
+            metrics: None,
+            buffered: false,
+            nvme_passthrough: false,
+            log: LevelFilter::INFO,
+            workers: 1,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let conductor = session::Config::default();
+        Self {
+            connections_max: conductor.connections_max,
+            connections_per_source_max: conductor.connections_per_source_max,
+            slots: 512,
+            disk_queue_depth: 128,
+            coalesce: Pauses::ByRoundTrip,
+            objects_max: None,
+            tls_key_records_max: None,
+            replaced_timeout: Duration::from_secs(14_400),
+            shutdown_grace: Duration::from_secs(10),
+        }
+    }
 }
 
 impl Limits {
@@ -203,8 +251,11 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that is not what it must be.
-    pub fn resolve(args: ServeArgs) -> Result<Self, Failure> {
-        let file = read_file(&args.common)?;
+    pub fn resolve(args: CommonArgs) -> Result<Self, Failure> {
+        let file = args
+            .config
+            .as_deref()
+            .map_or_else(|| Ok(FileConfig::default()), FileConfig::read)?;
         Self::merge(args, file)
     }
 
@@ -212,106 +263,62 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that is not what it must be.
-    pub fn merge(args: ServeArgs, file: FileConfig) -> Result<Self, Failure> {
-        Self::lay(args.common, args.tls, file)
+    pub fn merge(args: CommonArgs, mut file: FileConfig) -> Result<Self, Failure> {
+        let keys = Keys::lay_flags(&args, &mut file);
+        let mut settings = Self {
+            path: args.path,
+            ..Self::default()
+        };
+        settings.resolve_network(&keys, &mut file)?;
+        let workers = file.workers.take().map(|NumberOrAuto(text)| text);
+        let origin = keys.origin(&table::WORKERS);
+        settings.workers = parse_workers(workers.as_deref(), &origin, &settings.link)?;
+        // What depends on nothing else.
+        file.settle(&keys, &mut settings)?;
+        settings.is_address_checked &= !settings.is_address_shared;
+        let tcp = &settings.conductor.tcp;
+        check_pacing(tcp, &keys.origin(&table::CONGESTION_CONTROL))?;
+        settings.limits.spread(settings.workers, &keys)?;
+        let pairs = resolve_pairs(&keys, args.certificates, args.keys, file.certificate.take())?;
+        settings.https = resolve_https(&keys, settings.http_port, pairs, &mut file)?;
+        settings.conductor.source_filter = resolve_sources(&keys, &mut file)?;
+        settings.trace = resolve_trace(&keys, &mut file)?;
+        settings.log = resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?;
+        let replies = &mut settings.conductor.replies;
+        let fields = file.header.take().unwrap_or_default();
+        let origin = keys.origin(&table::HEADER);
+        replies.extra_fields = parse_headers(&fields, replies.cors, &origin)?;
+        replies.types = parse_types(&keys, file.types.take().unwrap_or_default())?;
+        Ok(settings)
     }
 
-    /// Lays flags over file over defaults.
-    pub(crate) fn lay(
-        args: CommonArgs,
-        tls: TlsArgs,
-        mut file: FileConfig,
-    ) -> Result<Self, Failure> {
-        let keys = Keys {
-            file: args.config.unwrap_or_default(),
-        };
-        let (link, link_origin) = keys.pick(args.link, file.link.take(), "--link", "link");
-        let link = parse_link(
-            link.as_deref().unwrap_or(config::LINK_DEFAULT),
-            &link_origin,
-        )?;
-        let (mac, mac_origin) = keys.pick(args.mac, file.mac.take(), "--mac", "mac");
-        let (zero_copy, zero_copy_origin) = keys.pick(
-            args.zero_copy,
-            file.zero_copy.take(),
-            "--zero-copy",
-            "zero_copy",
-        );
-        let zero_copy = parse_zero_copy(zero_copy.as_deref(), &zero_copy_origin, &link)?;
-        let (busy_poll, origin) = keys.number(
-            args.busy_poll,
-            file.busy_poll_us.take(),
-            "--busy-poll",
-            "busy_poll_us",
-        );
-        let busy_poll = check(busy_poll, &config::BUSY_POLL_US, &origin)?;
-        let has_coalescing = file.coalesce_us.is_some_and(|pause| pause != 0);
-        let busy_poll = check_busy_poll(busy_poll, &origin, &link, has_coalescing)?;
-        let typed = (!args.addresses.is_empty()).then_some(args.addresses);
-        let (addresses, addresses_origin) =
-            keys.pick(typed, file.address.take(), "--address", "address");
-        let is_address_shared = addresses.is_none() && link.can_share_addresses();
-        let (addresses, virtual_addresses) = if is_address_shared {
-            Default::default()
-        } else {
-            let addresses = addresses.map_or_else(|| default_addresses(&link, &link_origin), Ok)?;
-            parse_addresses(&addresses, &addresses_origin)?
-        };
-        let mac = parse_mac(mac.as_deref(), &mac_origin, &link, is_address_shared)?;
-        let (http_port, https) = resolve_ports(&keys, args.http, tls, &mut file)?;
-        let written = file.workers.take().map(|NumberOrAuto(text)| text);
-        let (workers, origin) = keys.pick(args.workers, written, "--workers", "workers");
-        let workers = parse_workers(workers.as_deref(), &origin, &link)?;
-        let (aead_library, origin) = keys.pick(None, file.aead_library.take(), "", "aead_library");
-        let aead_library = parse_aead_library(aead_library.as_deref(), &origin)?;
-        let congestion = file.congestion_control.take();
-        let (congestion, origin) = keys.pick(None, congestion, "", "congestion_control");
-        let congestion = parse_congestion(congestion.as_deref(), &origin)?;
-        let is_paced = file.pacing.unwrap_or(true);
-        check_pacing(congestion, is_paced, &origin)?;
-        let replies = resolve_replies(&keys, args.cors, args.headers, &mut file)?;
-        Ok(Self {
-            path: args.path,
-            link,
-            mac,
-            zero_copy,
-            zero_copy_origin,
-            busy_poll,
-            addresses,
-            virtual_addresses,
-            addresses_origin,
-            is_address_shared,
-            is_address_checked: file.address_check.unwrap_or(true) && !is_address_shared,
-            source_filter: resolve_sources(&keys, args.allow, args.deny, &mut file)?,
-            http_port,
-            https,
-            user: resolve_user(&keys, args.user, file.user.take())?,
-            tcp: session::TcpConfig {
-                congestion,
-                is_paced,
-                reduces_idle_window: file.slow_start_after_idle.unwrap_or(true),
-                accepts_ecn: file.ecn.unwrap_or(true),
-                probes_path_mtu: file.mtu_probing.unwrap_or(true),
-                rate_max: keys
-                    .limit_if_any(file.connection_rate_max, &config::CONNECTION_RATE_MAX)?,
-                ..session::TcpConfig::default()
-            },
-            aead_library,
-            core_dumps: args.core_dumps || file.core_dumps.unwrap_or(false),
-            pcap: args.pcap.or(file.pcap.take()),
-            trace: resolve_trace(&keys, args.trace, args.trace_peer, &mut file)?,
-            replies,
-            access_log: args
-                .access_log
-                .or(file.access_log.take())
-                .map(AccessLogTarget::parse),
-            metrics: resolve_metrics(&keys, args.metrics, file.metrics.take())?,
-            buffered: file.buffered.unwrap_or(false),
-            nvme_passthrough: file.nvme_passthrough.unwrap_or(false),
-            log: resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?,
-            limits: resolve_limits(&keys, &file, workers)?,
-            workers,
-        })
+    /// Where the server is on the network.
+    fn resolve_network(&mut self, keys: &Keys, file: &mut FileConfig) -> Result<(), Failure> {
+        let link_origin = keys.origin(&table::LINK);
+        let link = file.link.take();
+        self.link = parse_link(link.as_deref().unwrap_or(key::LINK_DEFAULT), &link_origin)?;
+        self.zero_copy_origin = keys.origin(&table::ZERO_COPY);
+        let zero_copy = file.zero_copy.take();
+        self.zero_copy = parse_zero_copy(zero_copy.as_deref(), &self.zero_copy_origin, &self.link)?;
+        if let Some(WholeNumber(text)) = file.busy_poll_us.take() {
+            let origin = keys.origin(&table::BUSY_POLL_US);
+            let polled = check_range(&text, &table::BUSY_POLL_US.number(), &origin, "")?;
+            let pause = file.coalesce_us.as_ref();
+            let has_coalescing = pause.is_some_and(|WholeNumber(pause)| pause != "0");
+            self.busy_poll = check_busy_poll(polled, &origin, &self.link, has_coalescing)?;
+        }
+        self.addresses_origin = keys.origin(&table::ADDRESS);
+        let addresses = file.address.take();
+        self.is_address_shared = addresses.is_none() && self.link.can_share_addresses();
+        if !self.is_address_shared {
+            let default = || default_addresses(&self.link, &link_origin);
+            let addresses = addresses.map_or_else(default, Ok)?;
+            (self.addresses, self.virtual_addresses) =
+                parse_addresses(&addresses, &self.addresses_origin)?;
+        }
+        let (mac, origin) = (file.mac.take(), keys.origin(&table::MAC));
+        self.mac = parse_mac(mac.as_deref(), &origin, &self.link, self.is_address_shared)?;
+        Ok(())
     }
 
     /// Worker threads, as a size.
@@ -358,19 +365,9 @@ impl Settings {
     }
 }
 
-fn resolve_trace(
-    keys: &Keys,
-    typed: Option<PathBuf>,
-    typed_peer: Option<String>,
-    file: &mut FileConfig,
-) -> Result<Option<TraceSettings>, Failure> {
-    let (path, path_origin) = keys.pick(typed, file.trace.take(), "--trace", "trace");
-    let (peer, peer_origin) = keys.pick(
-        typed_peer,
-        file.trace_peer.take(),
-        "--trace-peer",
-        "trace_peer",
-    );
+fn resolve_trace(keys: &Keys, file: &mut FileConfig) -> Result<Option<TraceSettings>, Failure> {
+    let (path_origin, peer_origin) = (keys.origin(&table::TRACE), keys.origin(&table::TRACE_PEER));
+    let (path, peer) = (file.trace.take(), file.trace_peer.take());
     match (path, peer) {
         (None, None) => Ok(None),
         (Some(file), Some(peer)) => match Peers::parse(&peer) {
@@ -389,82 +386,6 @@ fn resolve_trace(
             "name one with --trace",
         )),
     }
-}
-
-fn resolve_metrics(
-    keys: &Keys,
-    typed: Option<String>,
-    written: Option<String>,
-) -> Result<Option<SocketAddr>, Failure> {
-    let (text, origin) = keys.pick(typed, written, "--metrics", "metrics");
-    let Some(text) = text else { return Ok(None) };
-    match text.parse::<SocketAddr>() {
-        Ok(address) if address.port() > 0 => Ok(Some(address)),
-        _ => Err(Failure::refused(
-            format!("{origin} {text}: not an address with a port"),
-            "write it like 127.0.0.1:9100 or [::1]:9100",
-        )),
-    }
-}
-
-/// The configuration file that the command line names; an empty one if it names none.
-pub(crate) fn read_file(args: &CommonArgs) -> Result<FileConfig, Failure> {
-    args.config
-        .as_deref()
-        .map_or_else(|| Ok(FileConfig::default()), FileConfig::read)
-}
-
-fn resolve_limits(keys: &Keys, file: &FileConfig, workers: u32) -> Result<Limits, Failure> {
-    let shared = |value, number| keys.shared_limit(value, number, workers);
-    Ok(Limits {
-        connections_max: narrow(shared(file.connections_max, &config::CONNECTIONS_MAX)?),
-        connections_per_source_max: keys
-            .limit_if_any(
-                file.connections_per_source_max,
-                &config::CONNECTIONS_PER_SOURCE_MAX,
-            )?
-            .map(narrow),
-        slots: narrow(shared(file.slots, &config::SLOTS)?),
-        disk_queue_depth: narrow(shared(file.disk_queue_depth, &config::DISK_QUEUE_DEPTH)?),
-        coalesce: keys
-            .limit_if_any(file.coalesce_us, &config::COALESCE_US)?
-            .map_or(Pauses::ByRoundTrip, |micros| {
-                Pauses::Fixed(Duration::from_micros(micros))
-            }),
-        objects_max: keys
-            .limit_if_any(file.objects_max, &config::OBJECTS_MAX)?
-            .map(narrow),
-        tls_key_records_max: keys
-            .limit_if_any(file.tls_key_records_max, &config::TLS_KEY_RECORDS_MAX)?,
-        head_timeout: keys.seconds(file.head_timeout_seconds, &config::HEAD_TIMEOUT_SECONDS)?,
-        idle_timeout: keys.seconds(file.idle_timeout_seconds, &config::IDLE_TIMEOUT_SECONDS)?,
-        send_timeout: keys.seconds(file.send_timeout_seconds, &config::SEND_TIMEOUT_SECONDS)?,
-        replaced_timeout: keys.seconds(
-            file.replaced_timeout_seconds,
-            &config::REPLACED_TIMEOUT_SECONDS,
-        )?,
-        shutdown_grace: keys
-            .seconds(file.shutdown_grace_seconds, &config::SHUTDOWN_GRACE_SECONDS)?,
-    })
-}
-
-/// What replies say, every field and type checked.
-fn resolve_replies(
-    keys: &Keys,
-    cors: bool,
-    headers: Vec<String>,
-    file: &mut FileConfig,
-) -> Result<ReplyConfig, Failure> {
-    let cors = cors || file.cors.unwrap_or(false);
-    let typed = (!headers.is_empty()).then_some(headers);
-    let (headers, origin) = keys.pick(typed, file.header.take(), "--header", "header");
-    let extra_fields = parse_headers(&headers.unwrap_or_default(), cors, &origin)?;
-    Ok(ReplyConfig {
-        cors,
-        cache_control: file.cache_control.unwrap_or(true),
-        types: parse_types(keys, file.types.take().unwrap_or_default())?,
-        extra_fields,
-    })
 }
 
 fn parse_headers(lines: &[String], cors: bool, origin: &Origin) -> Result<ExtraFields, Failure> {
@@ -498,7 +419,7 @@ fn parse_headers(lines: &[String], cors: bool, origin: &Origin) -> Result<ExtraF
 
 fn parse_types(keys: &Keys, table: BTreeMap<String, String>) -> Result<ContentTypes, Failure> {
     let mut types = ContentTypes::default();
-    let (_, origin) = keys.pick(None, Some(()), "types", "types");
+    let origin = keys.origin(&table::TYPES);
     for (extension, content_type) in table {
         types.insert(&extension, &content_type).map_err(|problem| {
             Failure::refused(
@@ -510,27 +431,22 @@ fn parse_types(keys: &Keys, table: BTreeMap<String, String>) -> Result<ContentTy
     Ok(types)
 }
 
-/// The ports, which depend on each other, and what TLS needs.
-fn resolve_ports(
+/// The port of HTTPS, which depends on that of plain HTTP, and what TLS needs.
+fn resolve_https(
     keys: &Keys,
-    http: Option<String>,
-    tls: TlsArgs,
+    http_port: Option<u16>,
+    (pairs, pairs_origin): (Vec<PairPaths>, Origin),
     file: &mut FileConfig,
-) -> Result<(Option<u16>, Option<Https>), Failure> {
-    let (http, http_origin) = keys.port(http, file.http.take(), "--http", "http");
-    let http_port = check_port(http, &config::HTTP, &http_origin)?;
-    let (https, https_origin) = keys.port(tls.https, file.https.take(), "--https", "https");
-    let is_off_said = https.is_some();
-    let https_port = check_port(https, &config::HTTPS, &https_origin)?;
-    let secrets = keys.pick(
-        tls.log_tls_secrets.then_some(true),
-        file.log_tls_secrets,
-        "--log-tls-secrets",
-        "log_tls_secrets",
-    );
-    let secrets_origin = matches!(secrets.0, Some(true)).then_some(secrets.1);
-    let (pairs, pairs_origin) =
-        resolve_pairs(keys, tls.certificates, tls.keys, file.certificate.take())?;
+) -> Result<Option<Https>, Failure> {
+    let https_origin = keys.origin(&table::HTTPS);
+    let written = file.https.take();
+    let is_off_said = written.is_some();
+    let mut https_port: Option<u16> = None;
+    if let Some(written) = written {
+        https_port.set(written, &table::HTTPS, &https_origin)?;
+    }
+    let secrets_origin =
+        (file.log_tls_secrets == Some(true)).then(|| keys.origin(&table::LOG_TLS_SECRETS));
     let Some(port) = https_port else {
         let useless = [
             (!pairs.is_empty()).then_some(&pairs_origin),
@@ -543,10 +459,14 @@ fn resolve_ports(
                 "give --https a port, like 443, or leave it out",
             )),
             _ if http_port.is_none() => Err(Failure::refused(
-                format!("{http_origin} {}: nothing is left to serve on", config::OFF),
+                format!(
+                    "{} {}: nothing is left to serve on",
+                    keys.origin(&table::HTTP),
+                    key::OFF
+                ),
                 "give --https a port, or --http",
             )),
-            _ => Ok((http_port, None)),
+            _ => Ok(None),
         };
     };
     if pairs.is_empty() {
@@ -566,23 +486,7 @@ fn resolve_ports(
         pairs,
         secrets_origin,
     };
-    Ok((http_port, Some(https)))
-}
-
-fn resolve_user(
-    keys: &Keys,
-    typed: Option<String>,
-    written: Option<String>,
-) -> Result<Option<(UserName, Origin)>, Failure> {
-    let (text, origin) = keys.pick(typed, written, "--user", "user");
-    let Some(text) = text else { return Ok(None) };
-    match UserName::parse(&text) {
-        Some(name) => Ok(Some((name, origin))),
-        None => Err(Failure::refused(
-            format!("{origin} {text}: not a user"),
-            "write NAME or NAME:GROUP, or numbers",
-        )),
-    }
+    Ok(Some(https))
 }
 
 /// The pairs as typed, else as written.
@@ -623,9 +527,10 @@ fn resolve_pairs(
         };
         tables.into_iter().map(pair).collect()
     });
-    let typed = (!typed.is_empty()).then_some(typed);
-    let (pairs, origin) = keys.pick(typed, written, flag, "certificate");
-    let pairs = pairs.unwrap_or_default();
+    let (pairs, origin) = match (typed.is_empty(), written) {
+        (true, Some(written)) => (written, keys.origin(&table::CERTIFICATE)),
+        (_, _) => (typed, Origin::Flag(flag)),
+    };
     if pairs.len() > CERTIFICATES_MAX {
         return Err(Failure::refused(
             format!("{origin}: {} certificates", pairs.len()),
@@ -635,146 +540,85 @@ fn resolve_pairs(
     Ok((pairs, origin))
 }
 
-/// Takes values from the flag, else from the file, and remembers which.
+/// Which keys have a value, and where it came from.
 struct Keys {
     file: PathBuf,
+    written: Vec<&'static str>,
+    typed: Vec<&'static str>,
 }
 
 impl Keys {
-    fn pick<T>(
-        &self,
-        typed: Option<T>,
-        written: Option<T>,
-        flag: &'static str,
-        key: &'static str,
-    ) -> (Option<T>, Origin) {
-        match (typed, written) {
-            (Some(value), _) => (Some(value), Origin::Flag(flag)),
-            (None, Some(value)) => (Some(value), Origin::Key(self.file.clone(), key)),
-            (None, None) => (None, Origin::Default(flag)),
+    /// Lays the flags over the file, and remembers which were given.
+    fn lay_flags(args: &CommonArgs, file: &mut FileConfig) -> Self {
+        let mut flags = FileConfig::default();
+        flags.lay_flags(args);
+        let written = file.names();
+        file.lay_flags(args);
+        Self {
+            file: args.config.clone().unwrap_or_default(),
+            written,
+            typed: flags.names(),
         }
     }
 
-    fn number(
-        &self,
-        typed: Option<String>,
-        written: Option<i64>,
-        flag: &'static str,
-        key: &'static str,
-    ) -> (Option<String>, Origin) {
-        self.pick(typed, written.map(|value| value.to_string()), flag, key)
-    }
-
-    fn port(
-        &self,
-        typed: Option<String>,
-        written: Option<PortOrOff>,
-        flag: &'static str,
-        key: &'static str,
-    ) -> (Option<String>, Origin) {
-        self.pick(typed, written.map(|PortOrOff(port)| port), flag, key)
-    }
-
-    /// A limit that need not have a value.
-    fn limit_if_any(&self, written: Option<i64>, number: &Number) -> Result<Option<u64>, Failure> {
-        written
-            .map(|value| self.limit(Some(value), number))
-            .transpose()
-    }
-
-    /// A limit: only the file has them.
-    fn limit(&self, written: Option<i64>, number: &Number) -> Result<u64, Failure> {
-        let (value, origin) = self.number(None, written, number.name, number.name);
-        check(value, number, &origin)
-    }
-
-    /// A limit that `workers` workers share: each has as much as one needs at least. Its default is for
-    /// each worker.
-    fn shared_limit(
-        &self,
-        written: Option<i64>,
-        number: &Number,
-        workers: u32,
-    ) -> Result<u64, Failure> {
-        let value = self.limit(written, number)?;
-        let (least, most) = (*number.range.start(), *number.range.end());
-        let workers = u64::from(workers);
-        if written.is_none() {
-            return Ok((value * workers).min(most));
+    /// How messages name the value of a key.
+    fn origin(&self, key: &Key) -> Origin {
+        if self.typed.contains(&key.name) {
+            Origin::Flag(key.flag)
+        } else if self.is_written(key) {
+            Origin::Key(self.file.clone(), key.name)
+        } else {
+            Origin::Default(key.flag)
         }
-        if value / workers >= least {
-            return Ok(value);
-        }
-        let (name, file) = (number.name, self.file.display());
-        Err(Failure::refused(
-            format!("{file}: {name} {value}: too few for {workers} workers"),
-            format!("use at least {}, or fewer workers", least * workers),
-        ))
     }
 
-    fn seconds(&self, written: Option<Seconds>, number: &Number) -> Result<Duration, Failure> {
-        let written = written.map(|Seconds(seconds)| seconds);
-        Ok(Duration::from_secs(self.limit(written, number)?))
+    fn is_written(&self, key: &Key) -> bool {
+        self.written.contains(&key.name)
     }
 }
 
-/// The value, or the default, within its range.
-fn check(value: Option<String>, number: &Number, origin: &Origin) -> Result<u64, Failure> {
-    match (value, number.default) {
-        (Some(text), _) => check_range(&text, number, origin, ""),
-        (None, DefaultValue::Fixed(value)) => Ok(value),
-        (None, DefaultValue::Said(_)) => {
-            unreachable!("numbers without a default are optional")
-        }
+impl Limits {
+    /// Limits that workers share: each has as much as one needs at least. Their defaults are for each worker.
+    fn spread(&mut self, workers: u32, keys: &Keys) -> Result<(), Failure> {
+        spread(
+            &mut self.connections_max,
+            &table::CONNECTIONS_MAX,
+            workers,
+            keys,
+        )?;
+        spread(&mut self.slots, &table::SLOTS, workers, keys)?;
+        spread(
+            &mut self.disk_queue_depth,
+            &table::DISK_QUEUE_DEPTH,
+            workers,
+            keys,
+        )
     }
 }
 
-/// A port, or none if it is said to be off or has no default.
-fn check_port(
-    value: Option<String>,
-    number: &Number,
-    origin: &Origin,
-) -> Result<Option<u16>, Failure> {
-    match (value, number.default) {
-        (Some(text), _) if text == config::OFF => Ok(None),
-        (Some(text), _) => check_range(&text, number, origin, ", or off").map(|p| Some(narrow(p))),
-        (None, DefaultValue::Fixed(port)) => Ok(Some(narrow(port))),
-        (None, DefaultValue::Said(_)) => Ok(None),
+fn spread<T: Whole>(place: &mut T, key: &Key, workers: u32, keys: &Keys) -> Result<(), Failure> {
+    let Number { least, most, .. } = key.number();
+    let (value, workers) = (place.number().unwrap_or_default(), u64::from(workers));
+    if !keys.is_written(key) {
+        *place = T::of((value * workers).min(most));
+        return Ok(());
     }
-}
-
-/// `otherwise` is what else than a number could be written.
-fn check_range(
-    text: &str,
-    number: &Number,
-    origin: &Origin,
-    otherwise: &str,
-) -> Result<u64, Failure> {
-    match text.parse() {
-        Ok(value) if number.range.contains(&value) => Ok(value),
-        _ => {
-            let (least, most) = (number.range.start(), number.range.end());
-            let digits = text.strip_prefix('-').unwrap_or(text);
-            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            let problem = if is_number {
-                "out of range"
-            } else {
-                "not a whole number"
-            };
-            Err(Failure::refused(
-                format!("{origin} {text}: {problem}"),
-                format!("use {least} to {most} ({}){otherwise}", number.unit),
-            ))
-        }
+    if value / workers >= least {
+        return Ok(());
     }
+    let origin = keys.origin(key);
+    Err(Failure::refused(
+        format!("{origin} {value}: too few for {workers} workers"),
+        format!("use at least {}, or fewer workers", least * workers),
+    ))
 }
 
 /// How many workers: a number, or one for each processor; on a machine with several NUMA nodes, for each at
 /// the node of the interface.
 fn parse_workers(text: Option<&str>, origin: &Origin, link: &LinkChoice) -> Result<u32, Failure> {
-    let range = &config::WORKERS.range;
+    let range = 1..=WORKERS_MAX;
     let Some(text) = text else { return Ok(1) };
-    if text == config::AUTO {
+    if text == key::AUTO {
         // Where the kernel does not say, one is right.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let near = cores::near_first(link.interface()).ok();
@@ -792,57 +636,21 @@ fn parse_workers(text: Option<&str>, origin: &Origin, link: &LinkChoice) -> Resu
                 "use {} to {}, best one for each processor, or {}",
                 range.start(),
                 range.end(),
-                config::AUTO
+                key::AUTO
             ),
         )
     })
 }
 
-/// The ranges of [`config`] are made so that every value fits where it is kept.
-fn narrow<T: TryFrom<u64>>(value: u64) -> T {
-    T::try_from(value)
-        .ok()
-        .expect("invariant: the setting's range fits its type")
-}
-
-fn parse_congestion(text: Option<&str>, origin: &Origin) -> Result<CongestionControl, Failure> {
-    let Some(name) = text else {
-        return Ok(CongestionControl::default());
-    };
-    CongestionControl::from_name(name).ok_or_else(|| {
-        Failure::refused(
-            format!("{origin} {name}: unknown algorithm"),
-            "write cubic, reno or bbr",
-        )
-    })
-}
-
 /// An algorithm whose rate limits the sender needs pacing.
-fn check_pacing(
-    congestion: CongestionControl,
-    is_paced: bool,
-    origin: &Origin,
-) -> Result<(), Failure> {
-    if is_paced || !congestion.needs_pacing() {
+fn check_pacing(tcp: &session::TcpConfig, origin: &Origin) -> Result<(), Failure> {
+    if tcp.is_paced || !tcp.congestion.needs_pacing() {
         return Ok(());
     }
     Err(Failure::refused(
-        format!("{origin} {}: needs pacing", congestion.name()),
+        format!("{origin} {}: needs pacing", tcp.congestion.name()),
         "write pacing = true, or cubic or reno",
     ))
-}
-
-/// The library's name, or `auto`.
-fn parse_aead_library(text: Option<&str>, origin: &Origin) -> Result<Option<AeadLibrary>, Failure> {
-    match text {
-        None | Some("auto") => Ok(None),
-        Some(name) => AeadLibrary::from_name(name).map(Some).ok_or_else(|| {
-            Failure::refused(
-                format!("{origin} {name}: unknown library"),
-                "write auto, aws-lc or ring",
-            )
-        }),
-    }
 }
 
 fn resolve_level(
@@ -853,12 +661,12 @@ fn resolve_level(
 ) -> Result<LevelFilter, Failure> {
     let names = ["error", "warn", "info", "debug", "trace"];
     let place = |name: &str| names.iter().position(|known| *known == name);
-    let default = place(config::LOG_DEFAULT).expect("invariant: the default is a level");
+    let default = place(key::LOG_DEFAULT).expect("invariant: the default is a level");
     if verbose == 0 && quiet == 0 {
         let Some(name) = written else {
             return Ok(LEVELS[default]);
         };
-        let (_, origin) = keys.pick(None, Some(&name), "-v", "log");
+        let origin = keys.origin(&table::LOG);
         return place(&name).map(|place| LEVELS[place]).ok_or_else(|| {
             Failure::refused(
                 format!("{origin} {name}: not a level"),

@@ -6,19 +6,12 @@ use std::net::IpAddr;
 
 use session::{NETWORKS_MAX, Network, NetworkProblem, SourceFilter};
 
-use super::{Keys, Origin};
-use crate::config::FileConfig;
+use super::{FileConfig, Keys, Origin, table};
 use crate::failure::Failure;
 
-pub(super) fn resolve_sources(
-    keys: &Keys,
-    typed_allow: Vec<String>,
-    typed_deny: Vec<String>,
-    file: &mut FileConfig,
-) -> Result<SourceFilter, Failure> {
-    let written = (file.allow.take(), file.deny.take());
-    let allowed = resolve_list(keys, typed_allow, written.0, "--allow", "allow")?;
-    let denied = resolve_list(keys, typed_deny, written.1, "--deny", "deny")?;
+pub(super) fn resolve_sources(keys: &Keys, file: &mut FileConfig) -> Result<SourceFilter, Failure> {
+    let allowed = resolve_list(file.allow.take(), &keys.origin(&table::ALLOW))?;
+    let denied = resolve_list(file.deny.take(), &keys.origin(&table::DENY))?;
     Ok(SourceFilter::new(
         allowed.as_deref(),
         &denied.unwrap_or_default(),
@@ -26,14 +19,9 @@ pub(super) fn resolve_sources(
 }
 
 fn resolve_list(
-    keys: &Keys,
-    typed: Vec<String>,
-    written: Option<Vec<String>>,
-    flag: &'static str,
-    key: &'static str,
+    texts: Option<Vec<String>>,
+    origin: &Origin,
 ) -> Result<Option<Vec<Network>>, Failure> {
-    let typed = (!typed.is_empty()).then_some(typed);
-    let (texts, origin) = keys.pick(typed, written, flag, key);
     let Some(texts) = texts else {
         return Ok(None);
     };
@@ -43,7 +31,7 @@ fn resolve_list(
             format!("name 1 to {NETWORKS_MAX}, or leave it out"),
         ));
     }
-    let networks = texts.iter().map(|text| parse_network(text, &origin));
+    let networks = texts.iter().map(|text| parse_network(text, origin));
     networks.collect::<Result<_, _>>().map(Some)
 }
 

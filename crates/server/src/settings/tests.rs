@@ -8,24 +8,18 @@ use link::ZeroCopy;
 use record::AeadLibrary;
 use session::CongestionControl;
 
-use super::{LinkChoice, MacSetting, Origin, Settings};
+use super::{CommonArgs, FileConfig, LinkChoice, MacSetting, Origin, Settings, documentation};
 use crate::access_log::AccessLogTarget;
-use crate::cli::{CommonArgs, ServeArgs};
 use crate::coalescing::Pauses;
-use crate::config::{FileConfig, documentation};
 
-fn args() -> ServeArgs {
-    let common = CommonArgs {
+fn args() -> CommonArgs {
+    CommonArgs {
         path: "/srv".into(),
         ..CommonArgs::default()
-    };
-    ServeArgs {
-        common,
-        ..ServeArgs::default()
     }
 }
 
-fn with_flags(change: impl FnOnce(&mut ServeArgs)) -> Result<Settings, String> {
+fn with_flags(change: impl FnOnce(&mut CommonArgs)) -> Result<Settings, String> {
     let mut args = args();
     change(&mut args);
     Settings::merge(args, FileConfig::default()).map_err(|failure| failure.to_string())
@@ -35,9 +29,9 @@ fn with_file(text: &str) -> Result<Settings, String> {
     with_both(text, |_| {})
 }
 
-fn with_both(text: &str, change: impl FnOnce(&mut ServeArgs)) -> Result<Settings, String> {
+fn with_both(text: &str, change: impl FnOnce(&mut CommonArgs)) -> Result<Settings, String> {
     let mut args = args();
-    args.common.config = Some("atlas.toml".into());
+    args.config = Some("atlas.toml".into());
     change(&mut args);
     let file = FileConfig::parse(text).unwrap();
     Settings::merge(args, file).map_err(|failure| failure.to_string())
@@ -49,14 +43,14 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.link, LinkChoice::Tap("atlas0".into()));
     assert_eq!(settings.addresses[0].to_string(), "10.77.0.2/24");
     assert_eq!(settings.urls(), "http://10.77.0.2/");
-    assert_eq!(settings.limits.head_timeout, Duration::from_secs(20));
-    assert_eq!(settings.limits.idle_timeout, Duration::from_secs(75));
+    assert_eq!(settings.conductor.head_timeout, Duration::from_secs(20));
+    assert_eq!(settings.conductor.idle_timeout, Duration::from_secs(75));
     assert_eq!(settings.limits.shutdown_grace, Duration::from_secs(10));
     assert_eq!(settings.limits.coalesce, Pauses::ByRoundTrip);
     assert_eq!(settings.limits.objects_max, None);
     assert_eq!(settings.limits.tls_key_records_max, None);
     assert!(settings.https.is_none());
-    assert!(!settings.replies.cors && !settings.buffered && settings.pcap.is_none());
+    assert!(!settings.conductor.replies.cors && !settings.buffered && settings.pcap.is_none());
     assert!(settings.access_log.is_none() && settings.metrics.is_none());
     assert!(settings.trace.is_none());
     assert!(documentation().contains("| `slots` | - | buffers of 64 KiB | `512` |"));
@@ -71,17 +65,17 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
     assert_eq!(from_file.urls(), "http://10.1.0.2:81/");
     assert_eq!(from_file.pcap, Some(PathBuf::from("a")));
     let from_flags = with_both(text, |args| {
-        args.common.link = Some("tap:t".into());
-        args.common.addresses = vec!["fd77::2/64".into(), "10.2.0.2/24".into()];
-        args.common.http = Some("80".into());
-        args.common.pcap = Some("b".into());
-        args.common.cors = true;
+        args.link = Some("tap:t".into());
+        args.addresses = vec!["fd77::2/64".into(), "10.2.0.2/24".into()];
+        args.http = Some("80".into());
+        args.pcap = Some("b".into());
+        args.cors = true;
     })
     .unwrap();
     assert_eq!(from_flags.link, LinkChoice::Tap("t".into()));
     assert_eq!(from_flags.urls(), "http://[fd77::2]/ http://10.2.0.2/");
     assert_eq!(from_flags.pcap, Some(PathBuf::from("b")));
-    assert!(from_flags.replies.cors);
+    assert!(from_flags.conductor.replies.cors);
 }
 
 #[test]
@@ -96,7 +90,7 @@ fn zero_copy_is_left_to_the_link_forced_or_off() {
         written("yes").unwrap_err(),
         "atlas.toml: zero_copy yes: unknown choice; write auto, on or off"
     );
-    let on_a_tap = |choice: &str| with_flags(|args| args.common.zero_copy = Some(choice.into()));
+    let on_a_tap = |choice: &str| with_flags(|args| args.zero_copy = Some(choice.into()));
     assert_eq!(on_a_tap("off").unwrap().zero_copy, ZeroCopy::Off);
     assert_eq!(
         on_a_tap("on").unwrap_err(),
@@ -106,7 +100,7 @@ fn zero_copy_is_left_to_the_link_forced_or_off() {
 
 #[test]
 fn congestion_control_is_cubic_or_what_is_named() {
-    let algorithm = |text: &str| with_file(text).map(|settings| settings.tcp.congestion);
+    let algorithm = |text: &str| with_file(text).map(|settings| settings.conductor.tcp.congestion);
     assert_eq!(algorithm(""), Ok(CongestionControl::Cubic));
     for known in CongestionControl::ALL {
         let text = format!("congestion_control = \"{}\"", known.name());
@@ -127,7 +121,7 @@ fn bbr_without_pacing_is_refused() {
         with_file(&format!(
             "congestion_control = \"{name}\"\npacing = {pacing}"
         ))
-        .map(|settings| settings.tcp.is_paced)
+        .map(|settings| settings.conductor.tcp.is_paced)
     };
     assert_eq!(with("bbr", true), Ok(true));
     assert_eq!(with("reno", false), Ok(false));
@@ -142,7 +136,7 @@ fn bbr_without_pacing_is_refused() {
 
 #[test]
 fn pacing_is_on_unless_it_is_switched_off() {
-    let is_paced = |text: &str| with_file(text).unwrap().tcp.is_paced;
+    let is_paced = |text: &str| with_file(text).unwrap().conductor.tcp.is_paced;
     assert!(is_paced(""));
     assert!(is_paced("pacing = true"));
     assert!(!is_paced("pacing = false"));
@@ -150,7 +144,7 @@ fn pacing_is_on_unless_it_is_switched_off() {
 
 #[test]
 fn ecn_is_accepted_unless_it_is_switched_off() {
-    let accepts_ecn = |text: &str| with_file(text).unwrap().tcp.accepts_ecn;
+    let accepts_ecn = |text: &str| with_file(text).unwrap().conductor.tcp.accepts_ecn;
     assert!(accepts_ecn(""));
     assert!(accepts_ecn("ecn = true"));
     assert!(!accepts_ecn("ecn = false"));
@@ -158,7 +152,7 @@ fn ecn_is_accepted_unless_it_is_switched_off() {
 
 #[test]
 fn the_window_is_reduced_after_an_idle_time_unless_that_is_switched_off() {
-    let reduces = |text: &str| with_file(text).unwrap().tcp.reduces_idle_window;
+    let reduces = |text: &str| with_file(text).unwrap().conductor.tcp.reduces_idle_window;
     assert!(reduces(""));
     assert!(reduces("slow_start_after_idle = true"));
     assert!(!reduces("slow_start_after_idle = false"));
@@ -166,7 +160,7 @@ fn the_window_is_reduced_after_an_idle_time_unless_that_is_switched_off() {
 
 #[test]
 fn the_path_mtu_is_probed_unless_it_is_switched_off() {
-    let probes = |text: &str| with_file(text).unwrap().tcp.probes_path_mtu;
+    let probes = |text: &str| with_file(text).unwrap().conductor.tcp.probes_path_mtu;
     assert!(probes(""));
     assert!(probes("mtu_probing = true"));
     assert!(!probes("mtu_probing = false"));
@@ -174,7 +168,7 @@ fn the_path_mtu_is_probed_unless_it_is_switched_off() {
 
 #[test]
 fn a_connection_has_no_greatest_rate_unless_one_is_given() {
-    let rate_max = |text: &str| with_file(text).unwrap().tcp.rate_max;
+    let rate_max = |text: &str| with_file(text).unwrap().conductor.tcp.rate_max;
     assert_eq!(rate_max(""), None);
     assert_eq!(rate_max("connection_rate_max = 5_000_000"), Some(5_000_000));
 }
@@ -202,19 +196,19 @@ fn the_mac_address_is_our_own_or_the_interface_s() {
     assert_eq!(written("interface").unwrap().mac, MacSetting::Interface);
     assert_eq!(written("own").unwrap().mac, MacSetting::Own);
     let typed = with_both(&format!("{packet}mac = \"own\""), |args| {
-        args.common.mac = Some("interface".into());
+        args.mac = Some("interface".into());
     });
     assert_eq!(typed.unwrap().mac, MacSetting::Interface);
     assert_eq!(
         written("02:00:00:00:00:01").unwrap_err(),
         "atlas.toml: mac 02:00:00:00:00:01: unknown MAC address; write own or interface"
     );
-    let on_a_tap = with_flags(|args| args.common.mac = Some("interface".into())).unwrap_err();
+    let on_a_tap = with_flags(|args| args.mac = Some("interface".into())).unwrap_err();
     assert_eq!(
         on_a_tap,
         "--mac interface: means nothing with a TAP; leave it out, or use --link packet:IFACE"
     );
-    let own = with_flags(|args| args.common.mac = Some("own".into())).unwrap();
+    let own = with_flags(|args| args.mac = Some("own".into())).unwrap();
     assert_eq!(own.mac, MacSetting::Own);
 }
 
@@ -222,9 +216,9 @@ fn the_mac_address_is_our_own_or_the_interface_s() {
 fn xdp_without_addresses_shares_those_of_the_host() {
     let xdp = |address: Option<&str>, mac: Option<&str>| {
         with_flags(|args| {
-            args.common.link = Some("xdp:eth0".into());
-            args.common.addresses = address.into_iter().map(str::to_owned).collect();
-            args.common.mac = mac.map(str::to_owned);
+            args.link = Some("xdp:eth0".into());
+            args.addresses = address.into_iter().map(str::to_owned).collect();
+            args.mac = mac.map(str::to_owned);
         })
     };
     let shared = xdp(None, None).unwrap();
@@ -261,7 +255,7 @@ fn addresses_are_checked_unless_the_file_says_otherwise() {
 
 #[test]
 fn a_refusal_names_the_flag_or_the_key() {
-    let flag = with_flags(|args| args.common.http = Some("0".into())).unwrap_err();
+    let flag = with_flags(|args| args.http = Some("0".into())).unwrap_err();
     assert_eq!(
         flag,
         "--http 0: out of range; use 1 to 65535 (TCP port), or off"
@@ -272,17 +266,17 @@ fn a_refusal_names_the_flag_or_the_key() {
         "atlas.toml: http 65536: out of range; use 1 to 65535 (TCP port), or off"
     );
     for word in ["www", "", "-", "8o", "8.0"] {
-        let refusal = with_flags(|args| args.common.http = Some(word.into())).unwrap_err();
+        let refusal = with_flags(|args| args.http = Some(word.into())).unwrap_err();
         let start = format!("--http {word}: not a whole number; use 1 to 65535");
         assert!(refusal.starts_with(&start), "{refusal}");
     }
     for number in ["-1", "65536", "99999999999999999999"] {
-        let refusal = with_flags(|args| args.common.http = Some(number.into())).unwrap_err();
+        let refusal = with_flags(|args| args.http = Some(number.into())).unwrap_err();
         let start = format!("--http {number}: out of range; use 1 to 65535");
         assert!(refusal.starts_with(&start), "{refusal}");
     }
-    assert!(with_flags(|args| args.common.http = Some("65535".into())).is_ok());
-    assert!(with_flags(|args| args.common.http = Some("1".into())).is_ok());
+    assert!(with_flags(|args| args.http = Some("65535".into())).is_ok());
+    assert!(with_flags(|args| args.http = Some("1".into())).is_ok());
 }
 
 #[test]
@@ -320,8 +314,8 @@ fn only_the_device_of_an_xdp_link_is_polled() {
     );
     let typed = |text: &str| {
         with_flags(|args| {
-            args.common.link = Some("xdp:eth0".into());
-            args.common.busy_poll = Some(text.into());
+            args.link = Some("xdp:eth0".into());
+            args.busy_poll = Some(text.into());
         })
     };
     assert_eq!(typed("1000000").unwrap().busy_poll, Duration::from_secs(1));
@@ -384,7 +378,7 @@ fn each_limit_holds_on_both_sides() {
 fn times_are_seconds_or_have_a_unit() {
     let of = |text: &str| {
         let settings = with_file(&format!("idle_timeout_seconds = {text}"))?;
-        Ok::<_, String>(settings.limits.idle_timeout.as_secs())
+        Ok::<_, String>(settings.conductor.idle_timeout.as_secs())
     };
     for (text, seconds) in [
         ("20", 20),
@@ -420,9 +414,9 @@ fn the_user_is_taken_from_the_flag_or_the_file() {
         user(with_file("user = \"atlas:media\"").unwrap()).as_deref(),
         Some("atlas:media")
     );
-    let flag = with_flags(|args| args.common.user = Some("root".into())).unwrap();
+    let flag = with_flags(|args| args.user = Some("root".into())).unwrap();
     assert_eq!(user(flag).as_deref(), Some("root"));
-    let refusal = with_flags(|args| args.common.user = Some("a:".into())).unwrap_err();
+    let refusal = with_flags(|args| args.user = Some("a:".into())).unwrap_err();
     assert!(refusal.starts_with("--user a:: not a user;"), "{refusal}");
     assert!(with_file("core_dumps = true").unwrap().core_dumps);
     assert!(!with_flags(|_| ()).unwrap().core_dumps);
@@ -430,9 +424,8 @@ fn the_user_is_taken_from_the_flag_or_the_file() {
 
 #[test]
 fn workers_are_a_number_or_as_many_as_processors() {
-    let workers = |text: &str| {
-        with_flags(|args| args.common.workers = Some(text.into())).map(|it| it.workers)
-    };
+    let workers =
+        |text: &str| with_flags(|args| args.workers = Some(text.into())).map(|it| it.workers);
     assert_eq!(with_flags(|_| ()).unwrap().workers, 1);
     assert_eq!((workers("1"), workers("64")), (Ok(1), Ok(64)));
     let processors = std::thread::available_parallelism().unwrap().get();
@@ -492,8 +485,8 @@ fn workers_share_the_limits_that_are_set_and_have_a_default_each() {
 fn a_link_is_a_kind_and_a_name() {
     let link = |text: &str| {
         let settings = with_flags(|args| {
-            args.common.link = Some(text.into());
-            args.common.addresses = vec!["10.1.0.2/24".into()];
+            args.link = Some(text.into());
+            args.addresses = vec!["10.1.0.2/24".into()];
         });
         settings.map(|settings| settings.link)
     };
@@ -518,7 +511,7 @@ fn a_link_is_a_kind_and_a_name() {
 
 #[test]
 fn on_a_network_no_address_is_taken_that_was_not_given() {
-    let link = |text: &str| with_flags(|args| args.common.link = Some(text.into()));
+    let link = |text: &str| with_flags(|args| args.link = Some(text.into()));
     assert_eq!(
         link("packet:eth0").unwrap_err(),
         "--link packet:eth0: no address to serve at; name one that no host has: --address ADDRESS/BITS, \
@@ -534,14 +527,14 @@ fn on_a_network_no_address_is_taken_that_was_not_given() {
 #[test]
 fn an_address_may_be_one_that_another_station_answers_arp_for() {
     let settings = with_flags(|args| {
-        args.common.addresses = vec!["10.0.0.2/24".into(), "10.0.0.80/32,noarp".into()];
+        args.addresses = vec!["10.0.0.2/24".into(), "10.0.0.80/32,noarp".into()];
     })
     .unwrap();
     let [own, virtual_address]: [IpAddr; 2] = settings.own_addresses().try_into().unwrap();
     assert_eq!(settings.virtual_addresses, [virtual_address]);
     assert_eq!(settings.answered_addresses(), [own]);
     let refusal = with_flags(|args| {
-        args.common.addresses = vec!["10.0.0.2/24,arp".into()];
+        args.addresses = vec!["10.0.0.2/24,arp".into()];
     });
     let refusal = refusal.unwrap_err();
     assert!(
@@ -554,7 +547,7 @@ fn an_address_may_be_one_that_another_station_answers_arp_for() {
 
 #[test]
 fn addresses_are_one_to_sixteen_without_repetition() {
-    let addresses = |texts: Vec<String>| with_flags(|args| args.common.addresses = texts);
+    let addresses = |texts: Vec<String>| with_flags(|args| args.addresses = texts);
     let some = |count: u32| {
         (1..=count)
             .map(|host| format!("10.0.0.{host}/24"))
@@ -587,8 +580,7 @@ fn addresses_are_one_to_sixteen_without_repetition() {
 #[test]
 fn levels_step_from_the_default_and_flags_win_over_the_file() {
     let level = |verbose, quiet, text| {
-        let change =
-            |args: &mut ServeArgs| (args.common.verbose, args.common.quiet) = (verbose, quiet);
+        let change = |args: &mut CommonArgs| (args.verbose, args.quiet) = (verbose, quiet);
         with_both(text, change).map(|settings| settings.log)
     };
     assert_eq!(level(0, 0, ""), Ok(LevelFilter::INFO));
@@ -612,9 +604,9 @@ fn table(name: &str) -> String {
 /// `--cert` and `--key` so many times, and `--https` if a port is given.
 fn with_certificates(count: usize, https: Option<&str>) -> Result<Settings, String> {
     with_flags(|args| {
-        args.tls.https = https.map(Into::into);
-        args.tls.certificates = vec!["a.pem".into(); count];
-        args.tls.keys = vec!["a.key".into(); count];
+        args.https = https.map(Into::into);
+        args.certificates = vec!["a.pem".into(); count];
+        args.keys = vec!["a.key".into(); count];
     })
 }
 
@@ -651,9 +643,9 @@ fn https_is_a_port_and_certificates() {
 fn certificates_come_in_pairs_and_not_too_many() {
     let with = |certificates: usize, keys: usize| {
         with_flags(|args| {
-            args.tls.https = Some("443".into());
-            args.tls.certificates = vec!["a".into(); certificates];
-            args.tls.keys = vec!["b".into(); keys];
+            args.https = Some("443".into());
+            args.certificates = vec!["a".into(); certificates];
+            args.keys = vec!["b".into(); keys];
         })
         .map(|settings| settings.https.map_or(0, |https| https.pairs.len()))
     };
@@ -698,11 +690,11 @@ fn the_file_can_have_all_of_https_and_flags_win() {
     let origin = Origin::Key("atlas.toml".into(), "log_tls_secrets");
     assert_eq!(https.secrets_origin, Some(origin));
     let settings = with_both(&text, |args| {
-        args.common.http = Some("80".into());
-        args.tls.https = Some("443".into());
-        args.tls.certificates = vec!["a.pem".into()];
-        args.tls.keys = vec!["a.key".into()];
-        args.tls.log_tls_secrets = true;
+        args.http = Some("80".into());
+        args.https = Some("443".into());
+        args.certificates = vec!["a.pem".into()];
+        args.keys = vec!["a.key".into()];
+        args.log_tls_secrets = true;
     })
     .unwrap();
     assert_eq!(settings.urls(), "http://10.77.0.2/ https://10.77.0.2/");
@@ -713,16 +705,16 @@ fn the_file_can_have_all_of_https_and_flags_win() {
         Some(Origin::Flag("--log-tls-secrets"))
     );
     // Switched off by a flag, the rest of the file may stay as it is.
-    let both_flags = |args: &mut ServeArgs| {
-        args.common.http = Some("80".into());
-        args.tls.https = Some("off".into());
+    let both_flags = |args: &mut CommonArgs| {
+        args.http = Some("80".into());
+        args.https = Some("off".into());
     };
     assert!(with_both(&text, both_flags).unwrap().https.is_none());
 }
 
 #[test]
 fn at_least_one_port_is_served_and_words_other_than_off_are_refused() {
-    let off = with_flags(|args| args.common.http = Some("off".into())).unwrap_err();
+    let off = with_flags(|args| args.http = Some("off".into())).unwrap_err();
     assert_eq!(
         off,
         "--http off: nothing is left to serve on; give --https a port, or --http"
@@ -734,7 +726,7 @@ fn at_least_one_port_is_served_and_words_other_than_off_are_refused() {
         word,
         "atlas.toml: https on: not a whole number; use 1 to 65535 (TCP port), or off"
     );
-    let useless = with_flags(|args| args.tls.log_tls_secrets = true).unwrap_err();
+    let useless = with_flags(|args| args.log_tls_secrets = true).unwrap_err();
     assert!(
         useless.starts_with("--log-tls-secrets: means nothing without --https;"),
         "{useless}"
@@ -756,14 +748,20 @@ fn header_fields_come_from_flags_or_the_file() {
         extra
     };
     let text = "header = [\"X-A: 1\", \"X-B: 2\"]";
-    let file = with_file(text).unwrap().replies;
+    let file = with_file(text).unwrap().conductor.replies;
     assert_eq!(file.extra_fields, expected(&["X-A: 1", "X-B: 2"]));
-    let flags = with_both(text, |args| args.common.headers = vec!["X-C: 3".into()]);
-    assert_eq!(flags.unwrap().replies.extra_fields, expected(&["X-C: 3"]));
-    assert_eq!(with_file("").unwrap().replies, http::ReplyConfig::default());
+    let flags = with_both(text, |args| args.headers = vec!["X-C: 3".into()]);
+    assert_eq!(
+        flags.unwrap().conductor.replies.extra_fields,
+        expected(&["X-C: 3"])
+    );
+    assert_eq!(
+        with_file("").unwrap().conductor.replies,
+        http::ReplyConfig::default()
+    );
 
     let flag = |line: &str| {
-        let refused = with_flags(|args| args.common.headers = vec!["X: 1".into(), line.into()]);
+        let refused = with_flags(|args| args.headers = vec!["X: 1".into(), line.into()]);
         refused.unwrap_err()
     };
     assert_eq!(
@@ -823,7 +821,7 @@ fn content_types_are_checked_at_start() {
     let mut types = http::ContentTypes::default();
     types.insert("abc", "video/x-abc").unwrap();
     types.insert("d-e", "text/plain").unwrap();
-    assert_eq!(right.replies.types, types);
+    assert_eq!(right.conductor.replies.types, types);
     for (wrong, problem) in [
         ("abc = \"video\"", "not a content type"),
         ("\".abc\" = \"video/mp4\"", "not an extension"),
@@ -836,10 +834,11 @@ fn content_types_are_checked_at_start() {
 
 #[test]
 fn cache_control_is_sent_unless_it_is_off() {
-    assert!(with_file("").unwrap().replies.cache_control);
+    assert!(with_file("").unwrap().conductor.replies.cache_control);
     assert!(
         !with_file("cache_control = false")
             .unwrap()
+            .conductor
             .replies
             .cache_control
     );
@@ -850,7 +849,7 @@ fn the_access_log_is_a_file_or_stdout() {
     let file = with_file("access_log = \"a.log\"").unwrap().access_log;
     assert_eq!(file, Some(AccessLogTarget::File("a.log".into())));
     let flag = with_both("access_log = \"a.log\"", |args| {
-        args.common.access_log = Some("-".into());
+        args.access_log = Some("-".into());
     });
     assert_eq!(flag.unwrap().access_log, Some(AccessLogTarget::Stdout));
 }
@@ -863,8 +862,8 @@ fn a_trace_needs_a_file_and_a_peer() {
     assert_eq!(trace.peers.to_string(), "192.0.2.7");
     let flags = |file: Option<&str>, peer: Option<&str>| {
         with_flags(|args| {
-            args.common.trace = file.map(PathBuf::from);
-            args.common.trace_peer = peer.map(str::to_owned);
+            args.trace = file.map(PathBuf::from);
+            args.trace_peer = peer.map(str::to_owned);
         })
     };
     let trace = flags(Some("a"), Some("[fd77::7]:50000"))
@@ -897,7 +896,7 @@ fn a_trace_needs_a_file_and_a_peer() {
 
 #[test]
 fn metrics_need_an_address_and_a_port() {
-    let flag = |text: &str| with_flags(|args| args.common.metrics = Some(text.into()));
+    let flag = |text: &str| with_flags(|args| args.metrics = Some(text.into()));
     for good in ["127.0.0.1:1", "[::1]:65535"] {
         let metrics = flag(good).unwrap().metrics.unwrap();
         assert_eq!(metrics.to_string(), good);
@@ -921,7 +920,7 @@ fn metrics_need_an_address_and_a_port() {
 
 /// Whether each source is served, or why not at all.
 fn served(text: &str, sources: &[&str]) -> Result<Vec<bool>, String> {
-    let filter = with_file(text)?.source_filter;
+    let filter = with_file(text)?.conductor.source_filter;
     let sources = sources.iter().map(|source| source.parse().unwrap());
     Ok(sources.map(|source| filter.serves(source)).collect())
 }
@@ -939,10 +938,8 @@ fn sources_are_allowed_and_denied_by_network() {
 #[test]
 fn flags_replace_the_networks_of_the_file() {
     let text = "allow = [\"192.0.2.0/24\"]\ndeny = [\"10.0.0.0/8\"]";
-    let settings = with_both(text, |args| {
-        args.common.allow = vec!["198.51.100.0/24".into()]
-    });
-    let filter = settings.unwrap().source_filter;
+    let settings = with_both(text, |args| args.allow = vec!["198.51.100.0/24".into()]);
+    let filter = settings.unwrap().conductor.source_filter;
     let serves = |source: &str| filter.serves(source.parse().unwrap());
     assert!(serves("198.51.100.1") && !serves("192.0.2.1") && !serves("10.0.0.1"));
 }

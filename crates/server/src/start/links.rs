@@ -269,10 +269,8 @@ mod tests {
     use link::ZeroCopy;
 
     use super::{deferral_advice, xdp_config, xdp_config_with_loans};
-    use crate::cli::{CommonArgs, ServeArgs};
-    use crate::config::FileConfig;
     use crate::doctor::tree::Tree;
-    use crate::settings::Settings;
+    use crate::settings::{CommonArgs, FileConfig, Settings};
 
     fn settings(zero_copy: &str) -> Settings {
         let common = CommonArgs {
@@ -282,11 +280,7 @@ mod tests {
             zero_copy: Some(zero_copy.into()),
             ..CommonArgs::default()
         };
-        let args = ServeArgs {
-            common,
-            ..ServeArgs::default()
-        };
-        Settings::merge(args, FileConfig::default()).unwrap()
+        Settings::merge(common, FileConfig::default()).unwrap()
     }
 
     #[test]

@@ -233,7 +233,7 @@ fn serve_on<L: Link + Send + 'static>(
     if let Some(warning) = warning {
         warn!("{warning}");
     }
-    if settings.https.is_none() && settings.replies.extra_fields.has_secure() {
+    if settings.https.is_none() && settings.conductor.replies.extra_fields.has_secure() {
         warn!(
             "Strict-Transport-Security goes out over TLS only, and https is off: say it where TLS ends"
         );
@@ -570,19 +570,13 @@ fn conductor_config<L: Link>(
         https_port: settings.https.as_ref().map(|https| https.port),
         // The limit of the cipher suite applies as well.
         key_records_max: limits.tls_key_records_max.unwrap_or(u64::MAX),
-        tcp: settings.tcp,
         aead_library,
         connections_max: limits.connections_max,
         connections_per_source_max: limits.connections_per_source_max,
-        source_filter: settings.source_filter.clone(),
         seed,
-        replies: settings.replies.clone(),
         unix_seconds_at_start: wall_clock::unix_seconds(),
-        head_timeout: limits.head_timeout,
-        idle_timeout: limits.idle_timeout,
-        send_timeout: limits.send_timeout,
         reads_max: reads_max(limits),
-        ..session::Config::default()
+        ..settings.conductor.clone()
     }
 }
 

@@ -6,9 +6,9 @@ use memory::{Arena, ArenaConfig, PageKind};
 use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{info, warn};
 
-use crate::config;
 use crate::failure::Failure;
 use crate::host;
+use crate::settings::table::OBJECTS_MAX;
 use crate::settings::{Limits, Settings};
 
 use super::content::{Content, StartedContent};
@@ -104,7 +104,7 @@ pub(super) fn objects_max(
     }
     let wanted = match configured {
         Some(count) => u64::try_from(count).unwrap_or(u64::MAX),
-        None => room.min(*config::OBJECTS_MAX.range.end() * workers),
+        None => room.min(OBJECTS_MAX.number().most * workers),
     };
     if wanted < workers {
         return Err(Failure::refused(
@@ -139,7 +139,7 @@ pub(super) fn few_objects_warning(
     if u64::from(objects_max) >= connections_max {
         return None;
     }
-    let most = *config::OBJECTS_MAX.range.end();
+    let most = OBJECTS_MAX.number().most;
     let descriptors = connections_max.min(most) + DESCRIPTORS_RESERVED;
     let remedy = match (u64::from(objects_max) == most, is_chosen) {
         (true, _) => "no server opens more: use a smaller connections_max".into(),

@@ -20,7 +20,7 @@ type Make = fn(&Tree, &str) -> Result<String>;
 const PARTS: [(Part, Make); 6] = [
     (
         part("docs/run/configuration.md", "settings"),
-        |_: &Tree, _: &str| Ok(server::config::documentation()),
+        |_: &Tree, _: &str| Ok(server::settings::documentation()),
     ),
     (part("docs/run/configuration.md", "exit codes"), exit_codes),
     (

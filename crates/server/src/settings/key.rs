@@ -1,0 +1,232 @@
+//! What a setting is: its name, its flag, what it may be, and its row in `docs/run/configuration.md`.
+//!
+//! [`settings!`] makes of one entry a setting's key, the field of the configuration file, the flag with its
+//! help, and the way to where its value is kept ([`super::place`]). The entries are in [`super::table`].
+//! It refuses defaults: a value's default is that of the struct that keeps it, and the page shows it. Bounds: a
+//! fixed table.
+
+use super::Settings;
+
+/// The value that disables a port.
+pub(super) const OFF: &str = "off";
+/// The value for as many workers as there are processors.
+pub(super) const AUTO: &str = "auto";
+
+/// The interface when none is given.
+pub(super) const LINK_DEFAULT: &str = "tap:atlas0";
+/// Our address when none is given.
+pub(super) const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
+/// Whose MAC when it is not said.
+pub(super) const MAC_DEFAULT: &str = "own";
+/// The log level when neither `log` nor `-v` nor `-q` is given.
+pub(super) const LOG_DEFAULT: &str = "info";
+
+/// A setting.
+#[derive(Debug)]
+pub struct Key {
+    /// The key in the file.
+    pub name: &'static str,
+    /// The flag that wins over it; empty if there is none.
+    pub flag: &'static str,
+    /// What is allowed.
+    pub kind: Kind,
+    /// What it does, as the documentation says it.
+    pub about: &'static str,
+    /// The value that these settings have, as the file would say it, if it is kept there.
+    pub(super) shown: fn(&Settings) -> Option<String>,
+}
+
+/// What a setting may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A boolean.
+    Switch,
+    /// A whole number.
+    Number(Number),
+    /// A whole number, or [`OFF`].
+    Port(Number),
+    /// Anything else, as the documentation says it.
+    Text {
+        /// TOML type.
+        unit: &'static str,
+        /// What holds if nothing is configured, where no value is shown.
+        default: &'static str,
+        /// What is allowed.
+        range: &'static str,
+    },
+}
+
+/// What a whole number may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Number {
+    /// What one of it is.
+    pub unit: &'static str,
+    /// What holds if nothing is configured, where no value is shown.
+    pub default: &'static str,
+    /// The least one.
+    pub least: u64,
+    /// The greatest one.
+    pub most: u64,
+}
+
+pub(super) const fn number(
+    unit: &'static str,
+    default: &'static str,
+    least: u64,
+    most: u64,
+) -> Kind {
+    Kind::Number(Number {
+        unit,
+        default,
+        least,
+        most,
+    })
+}
+
+pub(super) const fn port(unit: &'static str, default: &'static str, least: u64, most: u64) -> Kind {
+    Kind::Port(Number {
+        unit,
+        default,
+        least,
+        most,
+    })
+}
+
+pub(super) const fn text(unit: &'static str, default: &'static str, range: &'static str) -> Kind {
+    Kind::Text {
+        unit,
+        default,
+        range,
+    }
+}
+
+impl Key {
+    /// What the number may be.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[must_use]
+    pub const fn number(&self) -> Number {
+        match self.kind {
+            Kind::Number(number) | Kind::Port(number) => number,
+            Kind::Switch | Kind::Text { .. } => panic!("invariant: the setting is a number"),
+        }
+    }
+
+    /// The row: key, flag, unit, default, range, meaning. `defaults` are the settings when nothing is
+    /// configured.
+    pub(super) fn markdown(&self, defaults: &Settings) -> String {
+        let Self {
+            name, flag, about, ..
+        } = self;
+        let flag = if flag.is_empty() {
+            "-".into()
+        } else {
+            format!("`{flag}`")
+        };
+        let (unit, default, range) = match self.kind {
+            Kind::Switch => ("boolean", "", "`true`, `false`".into()),
+            Kind::Number(number) => (number.unit, number.default, number.range()),
+            Kind::Port(number) => {
+                let range = format!("{}, or `\"{OFF}\"`", number.range());
+                (number.unit, number.default, range)
+            }
+            Kind::Text {
+                unit,
+                default,
+                range,
+            } => (unit, default, range.into()),
+        };
+        let shown = (self.shown)(defaults).map(|value| format!("`{value}`"));
+        let default = shown.unwrap_or_else(|| default.into());
+        format!("| `{name}` | {flag} | {unit} | {default} | {range} | {about} |\n")
+    }
+}
+
+impl Number {
+    fn range(&self) -> String {
+        format!("{} to {}", self.least, self.most)
+    }
+}
+
+/// Makes the settings of their entries: `KEYS` and a constant for each, `FileConfig` with a field for each,
+/// and `CommonArgs` with the flags.
+///
+/// An entry is `KEY = key: TYPE => PLACE, KIND, ABOUT, flag FLAG { ... };`: the name in the file and the type
+/// there; the field of [`Settings`] that keeps the value, without which [`Settings::merge`] has to take it
+/// from the file; what it may be; the row's text; the flag's help and field. PLACE and the flag may be missing.
+macro_rules! settings {
+    (
+        first { $($first:tt)* }
+        last { $($last:tt)* }
+        $(
+            $constant:ident = $key:ident: $written:ty $(=> $($place:ident).+)?, $kind:expr, $about:literal
+            $(, flag $flag:literal { $($(#[$help:meta])+ $field:ident: $typed:ty,)* })?;
+        )+
+    ) => {
+        $(
+            #[doc = concat!("`", stringify!($key), "`.")]
+            pub static $constant: Key = Key {
+                name: stringify!($key),
+                flag: concat!($($flag)?),
+                kind: $kind,
+                about: $about,
+                shown: |_settings| {
+                    $(return Place::<$written>::shown(&_settings.$($place).+);)?
+                    #[allow(unreachable_code, reason = "behind the return of a key with a place")]
+                    None
+                },
+            };
+        )+
+
+        /// Every setting, in the order of the documentation.
+        pub static KEYS: &[&Key] = &[$(&$constant),+];
+
+        /// The configuration file as it was written, or with the flags laid over it.
+        #[derive(Clone, Debug, Default, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(missing_docs, reason = "each is a key, which is where it is described")]
+        pub struct FileConfig {
+            $(pub $key: Option<$written>,)+
+        }
+
+        /// What `atlas serve` serves, and the flags of settings.
+        #[derive(clap::Args, Clone, Debug, Default)]
+        pub struct CommonArgs {
+            $($first)*
+            $($($($(#[$help])+ pub $field: $typed,)*)?)+
+            $($last)*
+        }
+
+        impl FileConfig {
+            /// The names of the keys that have a value.
+            pub(super) fn names(&self) -> Vec<&'static str> {
+                let is_given = [$((stringify!($key), self.$key.is_some())),+];
+                let given = is_given.into_iter().filter(|(_, is_given)| *is_given);
+                given.map(|(name, _)| name).collect()
+            }
+
+            /// Lays the flags over it.
+            pub(super) fn lay_flags(&mut self, args: &CommonArgs) {
+                $($($(
+                    let typed: Option<$written> = Typed::given(&args.$field);
+                    if typed.is_some() {
+                        self.$key = typed;
+                    }
+                )*)?)+
+            }
+
+            /// Takes the values of the keys that have a place.
+            pub(super) fn settle(&mut self, keys: &Keys, settings: &mut Settings) -> Result<(), Failure> {
+                $($(
+                    if let Some(written) = self.$key.take() {
+                        let place = &mut settings.$($place).+;
+                        Place::<$written>::set(place, written, &$constant, &keys.origin(&$constant))?;
+                    }
+                )?)+
+                Ok(())
+            }
+        }
+    };
+}
+pub(super) use settings;

@@ -1,0 +1,255 @@
+//! Where values of settings are kept: how each type is set from what was written, and shown.
+//!
+//! It refuses a value that is not what it must be, with flag or key, value and remedy. Bounds: the ranges of
+//! the keys.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use record::AeadLibrary;
+use session::CongestionControl;
+
+use super::Origin;
+use super::file::{PortOrOff, Seconds, WholeNumber};
+use super::key::{Key, Number, OFF};
+use crate::access_log::AccessLogTarget;
+use crate::coalescing::Pauses;
+use crate::failure::Failure;
+use crate::privileges::UserName;
+
+/// A value that is set from what was written as `W`.
+pub(super) trait Place<W> {
+    /// Sets it.
+    fn set(&mut self, written: W, key: &Key, origin: &Origin) -> Result<(), Failure>;
+
+    /// As the file would say it; `None` if there is no value.
+    fn shown(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Place<bool> for bool {
+    fn set(&mut self, written: bool, _: &Key, _: &Origin) -> Result<(), Failure> {
+        *self = written;
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+/// A value that is a whole number, or nothing. The ranges of the keys are made so that every number fits.
+pub(super) trait Whole {
+    /// The value of this number.
+    fn of(number: u64) -> Self;
+    /// Its number.
+    fn number(&self) -> Option<u64>;
+}
+
+impl Whole for u32 {
+    fn of(number: u64) -> Self {
+        narrow(number)
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some((*self).into())
+    }
+}
+
+impl Whole for usize {
+    fn of(number: u64) -> Self {
+        narrow(number)
+    }
+
+    fn number(&self) -> Option<u64> {
+        u64::try_from(*self).ok()
+    }
+}
+
+impl Whole for u64 {
+    fn of(number: u64) -> Self {
+        number
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some(*self)
+    }
+}
+
+impl<T: Whole> Whole for Option<T> {
+    fn of(number: u64) -> Self {
+        Some(T::of(number))
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.as_ref().and_then(T::number)
+    }
+}
+
+impl Whole for Pauses {
+    fn of(number: u64) -> Self {
+        Self::Fixed(Duration::from_micros(number))
+    }
+
+    fn number(&self) -> Option<u64> {
+        match self {
+            Self::Fixed(pause) => u64::try_from(pause.as_micros()).ok(),
+            Self::ByRoundTrip => None,
+        }
+    }
+}
+
+impl<T: Whole> Place<WholeNumber> for T {
+    fn set(&mut self, written: WholeNumber, key: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = T::of(check_range(&written.0, &key.number(), origin, "")?);
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        self.number().map(|number| number.to_string())
+    }
+}
+
+impl Place<Seconds> for Duration {
+    fn set(&mut self, written: Seconds, key: &Key, origin: &Origin) -> Result<(), Failure> {
+        let text = written.0.to_string();
+        *self = Self::from_secs(check_range(&text, &key.number(), origin, "")?);
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some(self.as_secs().to_string())
+    }
+}
+
+impl Place<PortOrOff> for Option<u16> {
+    fn set(&mut self, written: PortOrOff, key: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = match written.0.as_str() {
+            OFF => None,
+            text => Some(narrow(check_range(
+                text,
+                &key.number(),
+                origin,
+                ", or off",
+            )?)),
+        };
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        self.map(|port| port.to_string())
+    }
+}
+
+impl Place<PathBuf> for Option<PathBuf> {
+    fn set(&mut self, written: PathBuf, _: &Key, _: &Origin) -> Result<(), Failure> {
+        *self = Some(written);
+        Ok(())
+    }
+}
+
+impl Place<PathBuf> for Option<AccessLogTarget> {
+    fn set(&mut self, written: PathBuf, _: &Key, _: &Origin) -> Result<(), Failure> {
+        *self = Some(AccessLogTarget::parse(written));
+        Ok(())
+    }
+}
+
+impl Place<String> for CongestionControl {
+    fn set(&mut self, name: String, _: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = Self::from_name(&name).ok_or_else(|| {
+            Failure::refused(
+                format!("{origin} {name}: unknown algorithm"),
+                "write cubic, reno or bbr",
+            )
+        })?;
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some(format!("\"{}\"", self.name()))
+    }
+}
+
+/// The library's name, or `auto`.
+impl Place<String> for Option<AeadLibrary> {
+    fn set(&mut self, name: String, _: &Key, origin: &Origin) -> Result<(), Failure> {
+        if name == "auto" {
+            *self = None;
+            return Ok(());
+        }
+        let library = AeadLibrary::from_name(&name).ok_or_else(|| {
+            Failure::refused(
+                format!("{origin} {name}: unknown library"),
+                "write auto, aws-lc or ring",
+            )
+        })?;
+        *self = Some(library);
+        Ok(())
+    }
+}
+
+impl Place<String> for Option<SocketAddr> {
+    fn set(&mut self, text: String, _: &Key, origin: &Origin) -> Result<(), Failure> {
+        let address = text.parse::<SocketAddr>().ok();
+        let address = address.filter(|address| address.port() > 0);
+        let refuse = || {
+            Failure::refused(
+                format!("{origin} {text}: not an address with a port"),
+                "write it like 127.0.0.1:9100 or [::1]:9100",
+            )
+        };
+        *self = Some(address.ok_or_else(refuse)?);
+        Ok(())
+    }
+}
+
+impl Place<String> for Option<(UserName, Origin)> {
+    fn set(&mut self, text: String, _: &Key, origin: &Origin) -> Result<(), Failure> {
+        let name = UserName::parse(&text).ok_or_else(|| {
+            Failure::refused(
+                format!("{origin} {text}: not a user"),
+                "write NAME or NAME:GROUP, or numbers",
+            )
+        })?;
+        *self = Some((name, origin.clone()));
+        Ok(())
+    }
+}
+
+/// `otherwise` is what else than a number could be written.
+pub(super) fn check_range(
+    text: &str,
+    number: &Number,
+    origin: &Origin,
+    otherwise: &str,
+) -> Result<u64, Failure> {
+    let Number {
+        unit, least, most, ..
+    } = number;
+    match text.parse() {
+        Ok(value) if (*least..=*most).contains(&value) => Ok(value),
+        _ => {
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            let problem = if is_number {
+                "out of range"
+            } else {
+                "not a whole number"
+            };
+            Err(Failure::refused(
+                format!("{origin} {text}: {problem}"),
+                format!("use {least} to {most} ({unit}){otherwise}"),
+            ))
+        }
+    }
+}
+
+/// The ranges of the keys are made so that every value fits where it is kept.
+pub(super) fn narrow<T: TryFrom<u64>>(value: u64) -> T {
+    T::try_from(value)
+        .ok()
+        .expect("invariant: the setting's range fits its type")
+}
