@@ -173,6 +173,7 @@ impl Bench<'_> {
                 self.options.key
             ),
         );
+        machine.retain(|(name, _)| name != "command");
         Ok(Environment::new(command_line(), 0, machine))
     }
 
@@ -208,22 +209,17 @@ impl Bench<'_> {
             .with_context(|| format!("writing {}", file.display()))?;
         let mut command = self.load();
         command.arg("--urls").arg(file);
-        command.args(["--connections", &self.options.connections.to_string()]);
-        command.args(["--expect-bytes", &objects.bytes.to_string()]);
-        command.args(["--warm-up", &WARM_UP_SECONDS.to_string()]);
-        command.args(["--seconds", &seconds.to_string()]);
-        command.args(["--watch-core", &format!("{SERVER_CORE},{CLIENT_CORE}")]);
+        command.args(stream_words(
+            self.options.connections,
+            objects.bytes,
+            seconds,
+        ));
         Ok(command)
     }
 
     fn handshakes(&self, server: SocketAddr, rate: f64, seconds: u64) -> Command {
         let mut command = self.load();
-        command.arg(format!("https://{server}/{SMALL_OBJECT}"));
-        command.args(["--connections", POOL, "--timeout", PATIENCE_SECONDS]);
-        command.args(["--expect-bytes", &SMALL_OBJECT_BYTES.to_string()]);
-        command.args(["--arrivals", &rate.to_string()]);
-        command.args(["--sweep-pause", "0.1", "--warm-up", "1"]);
-        command.args(["--seconds", &seconds.to_string()]);
+        command.args(handshake_words(server, rate, seconds));
         command
     }
 
@@ -231,11 +227,38 @@ impl Bench<'_> {
     fn load(&self) -> Command {
         let mut command = self.lab.veth.client.command("taskset");
         command.args(["-c", &CLIENT_CORE.to_string()]);
-        command.arg(&self.instruments).args(["load", "--json"]);
-        command.args(["--server-name", NAME, "--ca"]);
-        command.arg(self.lab.authority());
+        command.arg(&self.instruments);
+        command.args(load_words()).arg(self.lab.authority());
         command
     }
+}
+
+/// What every load is told; the file of whom to trust is to follow.
+fn load_words() -> [&'static str; 4] {
+    ["load", "--server-name", NAME, "--ca"]
+}
+
+fn stream_words(connections: u64, object_bytes: u64, seconds: u64) -> Vec<String> {
+    vec![
+        format!("--connections={connections}"),
+        format!("--expect-bytes={object_bytes}"),
+        format!("--warm-up={WARM_UP_SECONDS}"),
+        format!("--seconds={seconds}"),
+        format!("--watch-core={SERVER_CORE},{CLIENT_CORE}"),
+    ]
+}
+
+fn handshake_words(server: SocketAddr, rate: f64, seconds: u64) -> Vec<String> {
+    vec![
+        format!("https://{server}/{SMALL_OBJECT}"),
+        format!("--connections={POOL}"),
+        format!("--timeout={PATIENCE_SECONDS}"),
+        format!("--expect-bytes={SMALL_OBJECT_BYTES}"),
+        format!("--arrivals={rate}"),
+        "--sweep-pause=0.1".to_owned(),
+        "--warm-up=1".to_owned(),
+        format!("--seconds={seconds}"),
+    ]
 }
 
 /// Runs a load to its end and reads its report. That clients failed may be what is to be seen, so it is no
@@ -330,6 +353,8 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     /// A report of streams in which all went well.
@@ -357,6 +382,30 @@ mod tests {
             failures: 4,
             ..LoadReport::default()
         }
+    }
+
+    #[derive(clap::Parser)]
+    struct Loaded {
+        #[command(flatten)]
+        load: ::load::LoadArgs,
+    }
+
+    #[test]
+    fn the_load_understands_what_it_is_told() {
+        let parsed = |further: Vec<String>| {
+            let words = load_words().map(str::to_owned).into_iter();
+            let words = words.chain(["ca.pem".to_owned()]).chain(further);
+            Loaded::try_parse_from(words)
+                .expect("its command line")
+                .load
+        };
+        let server = "10.77.0.2:443".parse().expect("an address");
+        let handshakes = parsed(handshake_words(server, 300.0, 8));
+        assert_eq!(handshakes.arrivals, Some(300.0));
+        assert_eq!(handshakes.url, ["https://10.77.0.2:443/small.bin"]);
+        let mut streams = stream_words(64, 1 << 20, 5);
+        streams.push("--urls=urls".to_owned());
+        assert_eq!(parsed(streams).watch_core, [SERVER_CORE, CLIENT_CORE]);
     }
 
     #[test]
