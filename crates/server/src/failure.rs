@@ -6,24 +6,24 @@
 use std::fmt;
 use std::io;
 
-use crate::host;
+use crate::start::host;
 
 /// The exit code after a normal end.
-pub const EXIT_OK: u8 = 0;
+pub(crate) const EXIT_OK: u8 = 0;
 /// The exit code after an error while serving: the interface was removed, the disk's queue failed.
-pub const EXIT_BROKEN: u8 = 1;
+pub(crate) const EXIT_BROKEN: u8 = 1;
 /// The exit code when serving could not begin, and will not the next time: usage, configuration, missing
 /// rights or devices. A service manager is not to try again.
-pub const EXIT_REFUSED: u8 = 2;
+pub(crate) const EXIT_REFUSED: u8 = 2;
 /// The exit code when serving could not begin now, for a reason that may pass: `EX_TEMPFAIL` of
 /// sysexits(3). A service manager is to try again.
-pub const EXIT_NOT_NOW: u8 = 75;
+pub(crate) const EXIT_NOT_NOW: u8 = 75;
 /// What is added to a signal's number when a second one ended the server at once, as a shell does
 /// for a process that the signal killed.
-pub const EXIT_INTERRUPTED: u8 = 128;
+pub(crate) const EXIT_INTERRUPTED: u8 = 128;
 
 /// Every exit code of `atlas serve`, and what it means: for `--help`, and held against the documents.
-pub const EXIT_CODES: [(&str, &str); 5] = [
+pub(crate) const EXIT_CODES: [(&str, &str); 5] = [
     ("0", "ended by SIGINT or SIGTERM"),
     (
         "1",
@@ -45,7 +45,7 @@ pub const EXIT_CODES: [(&str, &str); 5] = [
 
 /// A reason to end, in one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// Serving could not begin. The text ends in what the operator can do.
     Refused(String),
     /// Serving could not begin, for a reason that may pass by itself. The text ends in what the operator
@@ -72,7 +72,7 @@ pub enum Failure {
 impl Failure {
     /// Serving cannot begin because of `problem`; `remedy` says what to do.
     #[must_use]
-    pub fn refused(problem: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
+    pub(crate) fn refused(problem: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
         Self::Refused(format!(
             "{}; {}",
             one_line(problem.as_ref()),
@@ -82,7 +82,7 @@ impl Failure {
 
     /// The same for a reason that may pass by itself.
     #[must_use]
-    pub fn not_now(problem: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
+    pub(crate) fn not_now(problem: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
         match Self::refused(problem, remedy) {
             Self::Refused(text) => Self::NotNow(text),
             other => other,
@@ -92,7 +92,11 @@ impl Failure {
     /// The same for what the kernel answered: [`Failure::not_now`] where that may pass by itself. Where it
     /// may be a filter of system calls that has answered, the remedy says so.
     #[must_use]
-    pub fn of_error(error: &io::Error, problem: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
+    pub(crate) fn of_error(
+        error: &io::Error,
+        problem: impl AsRef<str>,
+        remedy: impl AsRef<str>,
+    ) -> Self {
         match error.raw_os_error() {
             Some(errno) if may_pass(errno) => Self::not_now(problem, remedy),
             Some(libc::EPERM | libc::ENOSYS) if host::has_filter() => {
@@ -111,7 +115,7 @@ impl Failure {
 
     /// The same, with words in front of why serving could not begin.
     #[must_use]
-    pub fn behind(self, words: &str) -> Self {
+    pub(crate) fn behind(self, words: &str) -> Self {
         match self {
             Self::Refused(text) => Self::Refused(format!("{words}{text}")),
             Self::NotNow(text) => Self::NotNow(format!("{words}{text}")),
@@ -121,7 +125,7 @@ impl Failure {
 
     /// The process's exit code for it.
     #[must_use]
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) => EXIT_REFUSED,
             Self::NotNow(_) => EXIT_NOT_NOW,
@@ -153,7 +157,7 @@ impl fmt::Display for Failure {
 /// Whether what the kernel answered may be otherwise soon, though nobody changes a setting: something is
 /// not there yet, is in use, has no room, or does not answer.
 #[must_use]
-pub const fn may_pass(errno: i32) -> bool {
+pub(crate) const fn may_pass(errno: i32) -> bool {
     matches!(
         errno,
         libc::EAGAIN

@@ -1,23 +1,41 @@
-//! What a binary of this crate does around serving: it sets the log up and turns the outcome into an
-//! exit code.
+//! The process `atlas`: its command line, the log around what it does, and the exit code that the outcome becomes.
 //!
-//! It refuses to parse a command line: each binary has its own. Bounded by: nothing, it keeps none.
+//! It refuses to decide anything else. Bounded by: nothing, it keeps none.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
+use clap::Parser as _;
 use tracing::Level;
 
+use crate::doctor;
 use crate::failure::{EXIT_OK, Failure};
-use crate::log::{self, LogWriters};
+use crate::observe::log::{self, LogWriters};
 use crate::settings::Settings;
-use crate::start;
+use crate::settings::cli::{Cli, Command, NvmeCommand};
+use crate::{start, store_command, tls};
+
+/// Does what the command line says; the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => {
+            let action = if args.check { check } else { serve };
+            Settings::resolve(args.common).and_then(|settings| action(&settings))
+        }
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Store { command } => store_command::run(&command),
+        Command::Nvme { command } => match command {
+            NvmeCommand::Bind { device } => doctor::nvme::bind(&device),
+            NvmeCommand::Unbind { device } => doctor::nvme::unbind(&device),
+        },
+        Command::ReadCertificates(args) => tls::reader::run(&args),
+    };
+    exit_code(outcome)
+}
 
 /// Serves until a signal or a fault ends it.
-///
-/// # Errors
-/// Why it could not begin, or why it ended.
-pub fn serve(settings: &Settings) -> Result<(), Failure> {
+fn serve(settings: &Settings) -> Result<(), Failure> {
     start_log(settings);
     log::install_panic_hook();
     let outcome = start::serve(settings);
@@ -26,23 +44,19 @@ pub fn serve(settings: &Settings) -> Result<(), Failure> {
 }
 
 /// Looks whether it could serve, and touches nothing.
-///
-/// # Errors
-/// Why it could not.
-pub fn check(settings: &Settings) -> Result<(), Failure> {
+fn check(settings: &Settings) -> Result<(), Failure> {
     start_log(settings);
     start::check(settings)
 }
 
-/// The exit code of the binary `name` after `outcome`; a failure is printed on stderr.
-#[must_use]
-pub fn exit_code(name: &str, outcome: Result<(), Failure>) -> ExitCode {
+/// The exit code after `outcome`; a failure is printed on stderr.
+fn exit_code(outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::from(EXIT_OK),
         Err(failure) => {
             // Not through the log: the reason must be printed at every log level.
             let priority = log::priority(Level::ERROR);
-            let _ = writeln!(std::io::stderr(), "{priority}{name}: {failure}");
+            let _ = writeln!(std::io::stderr(), "{priority}atlas: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }

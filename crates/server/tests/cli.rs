@@ -540,22 +540,17 @@ fn secrets_are_logged_to_a_named_file_or_not_at_all() {
 
 #[test]
 fn an_address_of_the_host_is_refused() {
-    let owned = server::host::interface_addresses().unwrap();
-    let usable = |address: &std::net::IpAddr| address.is_ipv4() && !address.is_loopback();
-    let Some(owner) = owned.iter().find(|owner| usable(&owner.address)) else {
-        eprintln!("SKIPPED: this host has no IPv4 address but loopback");
+    // The address that datagrams to elsewhere would have; none is sent.
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    if socket.connect("192.0.2.1:9").is_err() {
+        eprintln!("SKIPPED: this host has no IPv4 address with a route to elsewhere");
         return;
-    };
-    let address = format!("{}/32", owner.address);
+    }
+    let address = format!("{}/32", socket.local_addr().unwrap().ip());
     let output = serve(&["--address", &address]);
     assert_refused(
         &output,
-        &[
-            "--address",
-            &address,
-            "this host has that address",
-            &owner.interface,
-        ],
+        &["--address", &address, "this host has that address"],
     );
 }
 
@@ -577,11 +572,9 @@ fn missing_capabilities_are_named() {
         eprintln!("SKIPPED: only root can become a user without capabilities");
         return;
     }
-    let owned = server::host::interface_addresses().unwrap();
-    let other = owned
-        .iter()
-        .map(|owner| owner.interface.as_str())
-        .find(|name| *name != "lo");
+    let names = std::fs::read_dir("/sys/class/net").unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let other = names.into_iter().find(|name| name != "lo");
     let packet = other.map(|name| (format!("packet:{name}"), &["cap_net_raw", "setcap"][..]));
     if packet.is_none() {
         eprintln!("SKIPPED in part: this host has no interface but loopback");

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// How good it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Nothing to mend.
     Good,
     /// Atlas works, but not everything does, or not at full speed.
@@ -29,7 +29,7 @@ impl Verdict {
 
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// How good it is.
     pub verdict: Verdict,
     /// What was looked at: a few words.

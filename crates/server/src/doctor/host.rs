@@ -10,7 +10,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::Finding;
 use super::serving::Plan;
 use super::tree::Tree;
-use crate::cores;
+use crate::start::cores;
 
 /// The oldest kernel that has what Atlas asks of io_uring (docs/run/deploy.md).
 const KERNEL_MIN: (u32, u32) = (5, 19);

@@ -10,25 +10,25 @@ mod findings;
 mod host;
 mod interfaces;
 mod numa;
-pub mod nvme;
+pub(crate) mod nvme;
 mod serving;
 pub(crate) mod tree;
 
 use std::io::{self, Write as _};
 
-pub use findings::{Finding, Verdict};
+pub(crate) use findings::{Finding, Verdict};
 use tree::Tree;
 
 use serving::Plan;
 
-use crate::cli::DoctorArgs;
 use crate::failure::Failure;
+use crate::settings::cli::DoctorArgs;
 
 /// Prints what was found. Whoever is to serve PATH looks at it, so rights are dropped for good at the end.
 ///
 /// # Errors
 /// Something is missing without which no server starts here.
-pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let tree = Tree::of_this_machine();
     let plan = Plan::read(args);
     let mut sections = vec![

@@ -5,7 +5,7 @@
 
 use super::Finding;
 use super::tree::Tree;
-use crate::{cores, nodes};
+use crate::start::{cores, nodes};
 
 pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
     of(tree, &cores::allowed().unwrap_or_default())
@@ -58,7 +58,7 @@ fn of(tree: &Tree, allowed: &[usize]) -> Vec<Finding> {
 mod tests {
     use super::super::Verdict;
     use super::of;
-    use crate::nodes::tests::machine;
+    use crate::start::nodes::tests::machine;
 
     #[test]
     fn disks_and_processors_at_another_node_are_told_of() {

@@ -264,7 +264,7 @@ fn finding(tree: &Tree, controller: &Controller) -> Finding {
 ///
 /// # Errors
 /// The host uses it, nothing protects the host from it, or the kernel refused. Then the kernel's driver has it again.
-pub fn bind(device: &str) -> Result<(), Failure> {
+pub(crate) fn bind(device: &str) -> Result<(), Failure> {
     bind_in(&Tree::of_this_machine(), device)
 }
 
@@ -272,7 +272,7 @@ pub fn bind(device: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 /// There is no such controller, or the kernel refused.
-pub fn unbind(device: &str) -> Result<(), Failure> {
+pub(crate) fn unbind(device: &str) -> Result<(), Failure> {
     unbind_in(&Tree::of_this_machine(), device)
 }
 

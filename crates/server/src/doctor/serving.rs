@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use super::Finding;
 use super::host::{SLOT_BYTES, SLOTS, Serving};
-use crate::cli::DoctorArgs;
 use crate::failure::Failure;
+use crate::settings::cli::DoctorArgs;
 use crate::settings::{CommonArgs, LinkChoice, Settings};
 use crate::start::{self, Probed};
 

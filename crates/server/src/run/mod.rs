@@ -3,9 +3,19 @@
 //! One thread, which shares nothing with those of other workers. It refuses to spin unless the operator
 //! chose to ([`BusyPoll`]), and then for a bounded time: after a round without progress it sleeps until a
 //! descriptor is ready or a timer is due, [`IDLE_SLEEP_MAX`] at most.
-//! What it does besides serving is what [`crate::supervisor`] tells it to. Its end is bounded, too: the
+//! What it does besides serving is what [`crate::run::supervisor`] tells it to. Its end is bounded, too: the
 //! connections that are left are reset, because a client without a RST waits for minutes.
 
+pub(crate) mod address_watch;
+pub(crate) mod busy_poll;
+pub(crate) mod coalescing;
+pub(crate) mod link_watch;
+pub(crate) mod mailbox;
+pub(crate) mod notify;
+pub(crate) mod signals;
+pub(crate) mod supervisor;
+pub(crate) mod wait;
+pub(crate) mod wall_clock;
 use std::time;
 
 use clock::{Duration, Instant};
@@ -19,20 +29,19 @@ use tracing::{error, info, warn};
 use worker::warnings::{Severity, Warning};
 use worker::{Step, Worker, WorkerError};
 
-use crate::busy_poll::BusyPoll;
-use crate::coalescing::{Coalescing, Pauses, Sleep};
+use self::busy_poll::BusyPoll;
+use self::coalescing::{Coalescing, Pauses, Sleep};
+use self::link_watch::LinkWatch;
+use self::mailbox::{Command, MailSender, Mailbox, QUESTIONS_MAX, STRAYS_MAX, Waker};
+use self::wait::{EMPTY_ROUNDS, Source};
 use crate::failure::Failure;
-use crate::link_watch::LinkWatch;
-use crate::mailbox::{Command, MailSender, Mailbox, QUESTIONS_MAX, STRAYS_MAX, Waker};
-use crate::metrics::Page;
-use crate::monitoring::Publisher;
-use crate::report::Pair;
-use crate::wait::{self, EMPTY_ROUNDS, Source};
-use crate::wall_clock;
+use crate::observe::metrics::Page;
+use crate::observe::monitoring::Publisher;
+use crate::observe::report::Pair;
 
 /// Longest sleep. The removal of an interface wakes no poll, so an idle server asks once a second,
 /// which does not show in its processor time.
-pub const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
+pub(crate) const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Most rounds that send the last resets: enough for every possible connection, at
 /// [`worker::TRANSMIT_FRAMES_MAX`] a round.
@@ -59,7 +68,7 @@ counters! {
 
 /// What a worker is driven by, beside its own parts.
 #[derive(Debug)]
-pub struct Drive {
+pub(crate) struct Drive {
     /// Its number, from 0.
     pub number: usize,
     /// The real clock's reading at [`Instant::ZERO`].
@@ -82,7 +91,7 @@ pub struct Drive {
 
 /// A worker being driven in real time.
 #[derive(Debug)]
-pub struct Serving<L: Link, D: Disk> {
+pub(crate) struct Serving<L: Link, D: Disk> {
     worker: Worker<L, D>,
     number: usize,
     epoch: time::Instant,
@@ -124,7 +133,7 @@ enum Flow {
 impl<L: Link, D: Disk> Serving<L, D> {
     /// Ready to [`Serving::run`].
     #[must_use]
-    pub fn new(worker: Worker<L, D>, drive: Drive) -> Self {
+    pub(crate) fn new(worker: Worker<L, D>, drive: Drive) -> Self {
         let counters = Counters::default();
         let pairs = all_counters(&worker, &counters);
         Self {
@@ -147,12 +156,12 @@ impl<L: Link, D: Disk> Serving<L, D> {
 
     /// Where it says how it is.
     #[must_use]
-    pub const fn page(&self) -> &std::sync::Arc<Page> {
+    pub(crate) const fn page(&self) -> &std::sync::Arc<Page> {
         self.publisher.page()
     }
 
     /// Serves until [`Command::Abort`], or an error ends it. Returns that, and its last counters.
-    pub fn run(mut self) -> (Result<(), Failure>, Vec<Pair>) {
+    pub(crate) fn run(mut self) -> (Result<(), Failure>, Vec<Pair>) {
         let outcome = self.serve();
         self.reset_all();
         (outcome, self.counters())

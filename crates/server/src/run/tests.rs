@@ -10,13 +10,13 @@ use link::sim::{SimConfig as LinkConfig, SimLink};
 use worker::testing::{CONNECTIONS_MAX, Client, Setup, World};
 
 use super::{Drive, Serving};
-use crate::coalescing::Pauses;
 use crate::failure::{EXIT_BROKEN, EXIT_REFUSED, Failure};
-use crate::mailbox::{Mailbox, mailbox};
-use crate::metrics::table::meaning_of;
-use crate::monitoring::Monitoring;
-use crate::signals::Signals;
-use crate::supervisor::{Supervisor, Workers};
+use crate::observe::metrics::table::meaning_of;
+use crate::observe::monitoring::Monitoring;
+use crate::run::coalescing::Pauses;
+use crate::run::mailbox::{Mailbox, mailbox};
+use crate::run::signals::Signals;
+use crate::run::supervisor::{Supervisor, Workers};
 
 fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
     Drive {

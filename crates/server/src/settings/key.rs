@@ -23,7 +23,7 @@ pub(super) const LOG_DEFAULT: &str = "info";
 
 /// A setting.
 #[derive(Debug)]
-pub struct Key {
+pub(crate) struct Key {
     /// The key in the file.
     pub name: &'static str,
     /// The flag that wins over it; empty if there is none.
@@ -38,7 +38,7 @@ pub struct Key {
 
 /// What a setting may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A boolean.
     Switch,
     /// A whole number.
@@ -58,7 +58,7 @@ pub enum Kind {
 
 /// What a whole number may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Number {
+pub(crate) struct Number {
     /// What one of it is.
     pub unit: &'static str,
     /// What holds if nothing is configured, where no value is shown.
@@ -106,7 +106,7 @@ impl Key {
     /// # Panics
     /// If it is none.
     #[must_use]
-    pub const fn number(&self) -> Number {
+    pub(crate) const fn number(&self) -> Number {
         match self.kind {
             Kind::Number(number) | Kind::Port(number) => number,
             Kind::Switch | Kind::Text { .. } => panic!("invariant: the setting is a number"),
@@ -166,7 +166,7 @@ macro_rules! settings {
     ) => {
         $(
             #[doc = concat!("`", stringify!($key), "`.")]
-            pub static $constant: Key = Key {
+            pub(crate) static $constant: Key = Key {
                 name: stringify!($key),
                 flag: concat!($($flag)?),
                 kind: $kind,
@@ -180,19 +180,18 @@ macro_rules! settings {
         )+
 
         /// Every setting, in the order of the documentation.
-        pub static KEYS: &[&Key] = &[$(&$constant),+];
+        pub(crate) static KEYS: &[&Key] = &[$(&$constant),+];
 
         /// The configuration file as it was written, or with the flags laid over it.
         #[derive(Clone, Debug, Default, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        #[expect(missing_docs, reason = "each is a key, which is where it is described")]
-        pub struct FileConfig {
+        pub(crate) struct FileConfig {
             $(pub $key: Option<$written>,)+
         }
 
         /// What `atlas serve` serves, and the flags of settings.
         #[derive(clap::Args, Clone, Debug, Default)]
-        pub struct CommonArgs {
+        pub(crate) struct CommonArgs {
             $($first)*
             $($($($(#[$help])+ pub $field: $typed,)*)?)+
             $($last)*

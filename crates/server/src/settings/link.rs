@@ -8,16 +8,16 @@ use link::ZeroCopy;
 
 use super::key::{ADDRESS_DEFAULT, MAC_DEFAULT};
 use super::{ADDRESSES_MAX, Origin};
-use crate::cidr::Cidr;
 use crate::failure::Failure;
-use crate::routes;
+use crate::settings::cidr::Cidr;
+use crate::start::routes;
 
 /// Behind an address that another station answers ARP and neighbour discovery for.
 const VIRTUAL: &str = ",noarp";
 
 /// The interface to serve on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LinkChoice {
+pub(crate) enum LinkChoice {
     /// A TAP interface of this name, made if it does not exist.
     Tap(String),
     /// An existing interface, through an `AF_PACKET` socket.
@@ -49,7 +49,7 @@ impl LinkChoice {
 
     /// The interface's name.
     #[must_use]
-    pub fn interface(&self) -> &str {
+    pub(crate) fn interface(&self) -> &str {
         self.parts().1
     }
 
@@ -73,7 +73,7 @@ impl fmt::Display for LinkChoice {
 
 /// Which MAC address the server is reached at on an existing interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MacSetting {
+pub(crate) enum MacSetting {
     /// One of its own.
     Own,
     /// The interface's, shared with the kernel.

@@ -6,12 +6,14 @@
 //! Every error names the flag or key, the value and the remedy. Bounds:
 //! the ranges of the keys in [`table`].
 
+pub(crate) mod cidr;
+pub(crate) mod cli;
 mod file;
 mod key;
 mod link;
 mod place;
 mod sources;
-pub mod table;
+pub(crate) mod table;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,21 +26,21 @@ use http::{ContentTypes, ExtraFields, FieldProblem};
 use record::AeadLibrary;
 use tracing::level_filters::LevelFilter;
 
-use crate::access_log::AccessLogTarget;
-use crate::cidr::Cidr;
-use crate::coalescing::Pauses;
-use crate::cores;
+use self::cidr::Cidr;
 use crate::failure::Failure;
-use crate::privileges::UserName;
+use crate::observe::access_log::AccessLogTarget;
+use crate::run::coalescing::Pauses;
+use crate::start::cores;
+use crate::start::privileges::UserName;
 use worker::tls::CERTIFICATES_MAX;
 
+use crate::observe::trace::{Peers, TraceSettings};
 use crate::tls::{NamedPath, PairPaths};
-use crate::trace::{Peers, TraceSettings};
 
-pub use file::{CertificateTable, NumberOrAuto, PortOrOff, Seconds, WholeNumber};
-pub use key::{Key, Kind, Number};
-pub use link::{LinkChoice, MacSetting};
-pub use table::{CommonArgs, FileConfig, documentation};
+pub(crate) use file::{CertificateTable, NumberOrAuto, WholeNumber};
+pub(crate) use key::{Key, Number};
+pub(crate) use link::{LinkChoice, MacSetting};
+pub(crate) use table::{CommonArgs, FileConfig, documentation};
 
 use link::{
     check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,
@@ -47,7 +49,7 @@ use place::{Place as _, Whole, check_range, narrow};
 use sources::resolve_sources;
 
 /// Most addresses one server answers at.
-pub const ADDRESSES_MAX: usize = 16;
+pub(crate) const ADDRESSES_MAX: usize = 16;
 /// Most worker threads.
 const WORKERS_MAX: u64 = 64;
 /// Levels from the quietest to the loudest; `-v` and `-q` step through them.
@@ -62,7 +64,7 @@ const LEVELS: [LevelFilter; 5] = [
 /// Everything the server runs with. Its defaults are those of the settings, but for what a link or an address
 /// decides.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The directory served.
     pub path: PathBuf,
     /// The interface.
@@ -123,7 +125,7 @@ pub struct Settings {
 
 /// What serving over TLS needs. At least one of `http_port` and this is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Https {
+pub(crate) struct Https {
     /// TCP port, another than that of plain HTTP.
     pub port: u16,
     /// Certificates and their keys: 1..=[`CERTIFICATES_MAX`].
@@ -134,7 +136,7 @@ pub struct Https {
 
 /// Bounds on memory and time. See `docs/run/configuration.md` for each.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Connections at once; half-open ones are bounded apart.
     pub connections_max: usize,
     /// Connections of one source; `None`: no limit.
@@ -212,7 +214,7 @@ impl Limits {
     /// # Panics
     /// Without workers.
     #[must_use]
-    pub fn share(&self, workers: u32) -> Self {
+    pub(crate) fn share(&self, workers: u32) -> Self {
         Self {
             connections_max: self.connections_max / narrow::<usize>(workers.into()),
             connections_per_source_max: self
@@ -227,7 +229,7 @@ impl Limits {
 
 /// Where a value came from, as messages name it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// This flag.
     Flag(&'static str),
     /// This key of this file.
@@ -251,7 +253,7 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that is not what it must be.
-    pub fn resolve(args: CommonArgs) -> Result<Self, Failure> {
+    pub(crate) fn resolve(args: CommonArgs) -> Result<Self, Failure> {
         let file = args
             .config
             .as_deref()
@@ -263,7 +265,7 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that is not what it must be.
-    pub fn merge(args: CommonArgs, mut file: FileConfig) -> Result<Self, Failure> {
+    pub(crate) fn merge(args: CommonArgs, mut file: FileConfig) -> Result<Self, Failure> {
         let keys = Keys::lay_flags(&args, &mut file);
         let mut settings = Self {
             path: args.path,
@@ -323,19 +325,19 @@ impl Settings {
 
     /// Worker threads, as a size.
     #[must_use]
-    pub fn workers_count(&self) -> usize {
+    pub(crate) fn workers_count(&self) -> usize {
         narrow(self.workers.into())
     }
 
     /// Our addresses without their subnets.
     #[must_use]
-    pub fn own_addresses(&self) -> Vec<IpAddr> {
+    pub(crate) fn own_addresses(&self) -> Vec<IpAddr> {
         self.addresses.iter().map(Cidr::address).collect()
     }
 
     /// Those of our addresses that we answer ARP and neighbour discovery for.
     #[must_use]
-    pub fn answered_addresses(&self) -> Vec<IpAddr> {
+    pub(crate) fn answered_addresses(&self) -> Vec<IpAddr> {
         let mut addresses = self.own_addresses();
         addresses.retain(|address| !self.virtual_addresses.contains(address));
         addresses
@@ -343,7 +345,7 @@ impl Settings {
 
     /// `http://10.77.0.2/ http://[fd77::2]/ https://10.77.0.2/ ...`: where clients find the server.
     #[must_use]
-    pub fn urls(&self) -> String {
+    pub(crate) fn urls(&self) -> String {
         let schemes = [
             ("http", 80, self.http_port),
             ("https", 443, self.https.as_ref().map(|https| https.port)),

@@ -13,10 +13,10 @@ use session::CongestionControl;
 use super::Origin;
 use super::file::{PortOrOff, Seconds, WholeNumber};
 use super::key::{Key, Number, OFF};
-use crate::access_log::AccessLogTarget;
-use crate::coalescing::Pauses;
 use crate::failure::Failure;
-use crate::privileges::UserName;
+use crate::observe::access_log::AccessLogTarget;
+use crate::run::coalescing::Pauses;
+use crate::start::privileges::UserName;
 
 /// A value that is set from what was written as `W`.
 pub(super) trait Place<W> {

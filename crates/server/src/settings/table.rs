@@ -489,7 +489,7 @@ settings! {
 
 /// The table of `docs/run/configuration.md`: a row for each of [`KEYS`].
 #[must_use]
-pub fn documentation() -> String {
+pub(crate) fn documentation() -> String {
     let defaults = Settings::default();
     let rows: String = KEYS.iter().map(|key| key.markdown(&defaults)).collect();
     format!(

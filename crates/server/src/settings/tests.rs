@@ -9,8 +9,8 @@ use record::AeadLibrary;
 use session::CongestionControl;
 
 use super::{CommonArgs, FileConfig, LinkChoice, MacSetting, Origin, Settings, documentation};
-use crate::access_log::AccessLogTarget;
-use crate::coalescing::Pauses;
+use crate::observe::access_log::AccessLogTarget;
+use crate::run::coalescing::Pauses;
 
 fn args() -> CommonArgs {
     CommonArgs {

@@ -17,13 +17,13 @@ use super::storage::{self, open_store, raise_descriptor_limit, uring_config};
 use super::{
     check_addresses, links, load_tls, random_seed, refuse_link, with_host_addresses, written_later,
 };
-use crate::claim;
 use crate::failure::Failure;
-use crate::files;
-use crate::memory_need;
-use crate::monitoring::MonitoringSetup;
-use crate::privileges::Identity;
+use crate::observe::monitoring::MonitoringSetup;
 use crate::settings::{LinkChoice, Settings};
+use crate::start::claim;
+use crate::start::files;
+use crate::start::memory_need;
+use crate::start::privileges::Identity;
 
 /// Slots that a ring is tried with.
 const SLOTS: u32 = 16;
@@ -32,7 +32,7 @@ const SLOTS: u32 = 16;
 ///
 /// # Errors
 /// Why it could not.
-pub fn check(settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let settings = &with_host_addresses(settings)?;
     let content = Content::check(settings)?;
     let identity = Identity::resolve(settings)?;

@@ -14,8 +14,8 @@ use store::raw::{Access, Loaded, RawError, RawStore, Volume, names_in};
 use tracing::warn;
 
 use crate::failure::{Failure, may_pass};
-use crate::privileges::Identity;
 use crate::settings::Settings;
+use crate::start::privileges::Identity;
 
 use super::nvme::{self, Controllers, NvmeNames, OverVfio};
 use super::passthrough::Namespaces;

@@ -1,23 +1,34 @@
 //! Start-up: checks that the host has what the settings need, creates the parts and connects them.
 //!
 //! The checks run from the cheapest to the most expensive: directory, user, certificates, addresses,
-//! interface and permissions, descriptors, memory, disk, the network (see [`crate::claim`]). It
+//! interface and permissions, descriptors, memory, disk, the network (see [`crate::start::claim`]). It
 //! refuses to start half: the first check that fails is reported in one line with its remedy.
 //!
 //! Everything that needs a privilege is opened first, for each worker its queue of the link, its slots
-//! and its disk; then privileges are dropped ([`crate::privileges`]). The rest is done as the user that
+//! and its disk; then privileges are dropped ([`crate::start::privileges`]). The rest is done as the user that
 //! serves: create the captures, probe the network for our addresses, open the directory, start the
 //! threads of stores and workers. So all threads have the same rights.
 //!
 //! A check that only costs speed (ordinary pages instead of huge ones) is logged with its remedy, and
 //! the server starts. Bounds: `storage::DESCRIPTORS_RESERVED`, `content::FILES_TRIED_MAX`.
 
+pub(crate) mod aead;
 mod checks;
+pub(crate) mod claim;
 mod content;
+pub(crate) mod cores;
+pub(crate) mod files;
+pub(crate) mod host;
+pub(crate) mod host_addresses;
 mod links;
+pub(crate) mod memory_need;
+pub(crate) mod nodes;
 mod nvme;
+pub(crate) mod own_file;
 mod passthrough;
+pub(crate) mod privileges;
 mod probe;
+pub(crate) mod routes;
 mod storage;
 mod worker_disk;
 
@@ -34,36 +45,32 @@ use session::Conductor;
 use store::Store;
 use tracing::{debug, info, warn};
 
-use crate::address_watch::AddressWatch;
-use crate::aead::Measurement;
-use crate::cidr::Cidr;
-use crate::claim::{self, Locks};
-use crate::coalescing::Pauses;
-use crate::cores;
+use self::aead::Measurement;
+use self::claim::Locks;
+use self::host_addresses::HostAddresses;
+use self::privileges::Identity;
 use crate::failure::Failure;
-use crate::files;
-use crate::host;
-use crate::host_addresses::HostAddresses;
-use crate::link_watch::LinkWatch;
-use crate::log;
-use crate::memory_need;
-use crate::metrics::links::LinkInfo;
-use crate::metrics::overview::Outputs;
-use crate::monitoring::{self, MonitoringSetup};
-use crate::output::Output;
-use crate::privileges::{self, Identity};
+use crate::observe::log;
+use crate::observe::metrics::links::LinkInfo;
+use crate::observe::metrics::overview::Outputs;
+use crate::observe::monitoring::{self, MonitoringSetup};
+use crate::observe::output::Output;
+use crate::run::address_watch::AddressWatch;
+use crate::run::coalescing::Pauses;
+use crate::run::link_watch::LinkWatch;
+use crate::run::signals::Signals;
+use crate::run::supervisor::{Supervisor, WorkerChannels, Workers};
 use crate::run::{self, Drive, Serving};
+use crate::settings::cidr::Cidr;
 use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
-use crate::signals::Signals;
-use crate::supervisor::{Supervisor, WorkerChannels, Workers};
 use worker::tls::{Handshaker, Loaded};
 
+use crate::observe::trace::{PeerTrace, Peers};
+use crate::run::wall_clock;
 use crate::tls::{self, PemFiles};
-use crate::trace::{PeerTrace, Peers};
-use crate::wall_clock;
 use worker::Worker;
 
-pub use checks::check;
+pub(crate) use checks::check;
 pub(crate) use content::refuse_raw;
 pub(crate) use probe::{Probed, probe_path};
 
@@ -114,7 +121,7 @@ struct StartupContext {
 ///
 /// # Errors
 /// A failed check, or an error while serving ([`crate::failure::EXIT_CODES`]).
-pub fn serve(settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
     let settings = &with_host_addresses(settings)?;
     let epoch = Epoch::now();
     // First: before this, SIGUSR1 or SIGHUP would end the process.
@@ -719,8 +726,8 @@ mod tests {
     use std::path::Path;
 
     use super::{capture_path, host_addresses, host_ends};
-    use crate::cidr::Cidr;
     use crate::settings::LinkChoice;
+    use crate::settings::cidr::Cidr;
 
     fn ends(texts: &[&str]) -> Vec<String> {
         let addresses: Vec<Cidr> = texts

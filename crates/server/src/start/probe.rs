@@ -5,8 +5,8 @@
 use super::content::{Content, StartedContent, has_closed_files_only};
 use super::storage::open_store;
 use crate::failure::Failure;
-use crate::privileges::Identity;
 use crate::settings::Settings;
+use crate::start::privileges::Identity;
 
 /// Objects that the store may open which is opened for a moment.
 const OBJECTS_MAX: u32 = 16;

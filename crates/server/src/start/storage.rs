@@ -7,9 +7,9 @@ use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{info, warn};
 
 use crate::failure::Failure;
-use crate::host;
 use crate::settings::table::OBJECTS_MAX;
 use crate::settings::{Limits, Settings};
+use crate::start::host;
 
 use super::content::{Content, StartedContent};
 use super::worker_disk::WorkerDisk;

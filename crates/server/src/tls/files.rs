@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use super::reader::Reader;
-use crate::privileges::Identity;
+use crate::start::privileges::Identity;
 
 /// Most bytes of a PEM file. A chain of certificates has some thousand.
-pub const PEM_BYTES_MAX: usize = 1 << 20;
+pub(crate) const PEM_BYTES_MAX: usize = 1 << 20;
 
 /// Who reads the files.
 #[derive(Debug)]
-pub struct PemFiles {
+pub(crate) struct PemFiles {
     /// `None`: this process.
     reader: Option<Reader>,
 }
@@ -25,7 +25,7 @@ pub struct PemFiles {
 impl PemFiles {
     /// This process reads them itself, with the rights it has at the time.
     #[must_use]
-    pub const fn direct() -> Self {
+    pub(crate) const fn direct() -> Self {
         Self { reader: None }
     }
 
@@ -34,7 +34,7 @@ impl PemFiles {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn by_reader(paths: Vec<PathBuf>, identity: &Identity) -> io::Result<Self> {
+    pub(crate) fn by_reader(paths: Vec<PathBuf>, identity: &Identity) -> io::Result<Self> {
         let reader = Reader::start(paths, identity)?;
         Ok(Self {
             reader: Some(reader),
@@ -45,7 +45,7 @@ impl PemFiles {
     ///
     /// # Errors
     /// What the kernel said, or [`io::ErrorKind::FileTooLarge`] beyond [`PEM_BYTES_MAX`].
-    pub fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    pub(crate) fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
         match &self.reader {
             Some(reader) => reader.read_file(path),
             None => read_bounded(path),

@@ -31,7 +31,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The worker's end of the thread.
 #[derive(Debug)]
-pub struct Loader {
+pub(crate) struct Loader {
     /// Holds one request. `None` while this is dropped.
     requests: Option<SyncSender<()>>,
     /// Holds one result; the thread waits with the next.
@@ -59,7 +59,7 @@ impl Loader {
     ///
     /// # Errors
     /// The kernel's: no thread, or no descriptors.
-    pub fn start(source: Source, loaded: &Loaded) -> io::Result<Self> {
+    pub(crate) fn start(source: Source, loaded: &Loaded) -> io::Result<Self> {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         waker.set_nonblocking(true)?;
@@ -89,7 +89,7 @@ impl Loader {
     }
 
     /// Has the files read again. While they are being read, one request more is kept.
-    pub fn request(&self) {
+    pub(crate) fn request(&self) {
         // Full: what waits already will read the files as they are now. Gone: the thread logs
         // nothing, and the old certificates stay.
         if let Some(requests) = &self.requests {
@@ -99,18 +99,18 @@ impl Loader {
 
     /// What was made since the last call, if anything. What could not be made was logged.
     #[must_use]
-    pub fn poll(&self) -> Option<Loaded> {
+    pub(crate) fn poll(&self) -> Option<Loaded> {
         self.results.try_recv().ok()
     }
 
     /// Readable after something was made, until [`Loader::drain`].
     #[must_use]
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
     /// Forgets what woke the worker. Called before [`Loader::poll`].
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         let mut bytes = [0_u8; 16];
         while matches!((&self.wake).read(&mut bytes), Ok(count) if count == bytes.len()) {}
     }

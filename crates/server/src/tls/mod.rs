@@ -9,13 +9,13 @@ mod files;
 mod loader;
 mod pairs;
 mod pem;
-pub mod reader;
+pub(crate) mod reader;
 mod source;
 
-pub use files::{PEM_BYTES_MAX, PemFiles};
-pub use loader::Loader;
-pub use pairs::{NamedPath, PairPaths};
-pub use source::Source;
+pub(crate) use files::PemFiles;
+pub(crate) use loader::Loader;
+pub(crate) use pairs::{NamedPath, PairPaths};
+pub(crate) use source::Source;
 
 #[cfg(test)]
 mod tests;

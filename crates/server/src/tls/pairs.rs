@@ -37,7 +37,7 @@ const PSS_ALGORITHM: &[u8] = &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 0
 
 /// A file, and how the operator named it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NamedPath {
+pub(crate) struct NamedPath {
     /// Flag or key.
     pub origin: Origin,
     /// The file.
@@ -52,7 +52,7 @@ impl fmt::Display for NamedPath {
 
 /// Where a certificate and its key are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PairPaths {
+pub(crate) struct PairPaths {
     /// PEM file of the certificate chain: the server's own first, then its issuers.
     pub certificate: NamedPath,
     /// PEM file of its private key.

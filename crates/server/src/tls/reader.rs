@@ -42,11 +42,11 @@ use zeroize::Zeroizing;
 
 use super::files::{PEM_BYTES_MAX, read_bounded};
 use crate::failure::Failure;
-use crate::log;
-use crate::privileges::{self, Account, Identity};
+use crate::observe::log;
+use crate::start::privileges::{self, Account, Identity};
 
 /// The hidden command that is this process.
-pub const COMMAND: &str = "read-certificates";
+pub(crate) const COMMAND: &str = "read-certificates";
 /// The server itself, whatever became of its file.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Longest wait for a file. Longer than any disk takes; a network's file system may hang.
@@ -58,7 +58,7 @@ const RESTARTS_MAX: usize = 16;
 
 /// What the reader is told at its start.
 #[derive(Args, Clone, Debug)]
-pub struct ReaderArgs {
+pub(crate) struct ReaderArgs {
     /// Number of the user to become; without it, the user stays
     #[arg(long, requires = "gid")]
     uid: Option<u32>,
@@ -200,7 +200,7 @@ fn receive_answer(answers: &mut UnixStream) -> io::Result<io::Result<Zeroizing<V
 ///
 /// # Errors
 /// It was not started by a server, or cannot drop its privileges.
-pub fn run(args: &ReaderArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &ReaderArgs) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::Broken(format!("{COMMAND}: {error}"));
     let socket = own_socket().map_err(|_| {
         Failure::refused(

@@ -20,8 +20,8 @@ use worker::tls::{Certificates, Loaded, server_config};
 use super::files::PemFiles;
 use super::pairs::{self, PairPaths};
 use crate::failure::Failure;
-use crate::own_file::{self, Writes};
 use crate::settings::{Https, Origin};
+use crate::start::own_file::{self, Writes};
 
 /// What names the file for secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
@@ -40,7 +40,7 @@ pub(super) fn warn_of_times(certificates: &Certificates) {
 /// The source of configurations, at start and at each SIGHUP. The ticket keys stay the same, so a
 /// session from before a SIGHUP can be resumed after it, but not after a restart.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct Source {
     pairs: Vec<PairPaths>,
     files: PemFiles,
     /// Keys change every six hours, and a ticket is taken for twelve at most.
@@ -54,7 +54,7 @@ impl Source {
     ///
     /// # Errors
     /// Secrets are to be logged and cannot be.
-    pub fn new(https: &Https, files: PemFiles) -> Result<Self, Failure> {
+    pub(crate) fn new(https: &Https, files: PemFiles) -> Result<Self, Failure> {
         let ticketer = Ticketer::new().map_err(|error| {
             Failure::refused(
                 format!("keys for tickets: {error}"),
@@ -78,7 +78,7 @@ impl Source {
     ///
     /// # Errors
     /// The first file that is not what it must be.
-    pub fn load(&self) -> Result<Loaded, Failure> {
+    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         let certificates = Arc::new(pairs::load(&self.pairs, &self.files)?);
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Certificates>::clone(&certificates);
         let mut config = server_config(resolver)

@@ -20,12 +20,15 @@ type Make = fn(&Tree, &str) -> Result<String>;
 const PARTS: [(Part, Make); 6] = [
     (
         part("docs/run/configuration.md", "settings"),
-        |_: &Tree, _: &str| Ok(server::settings::documentation()),
+        |_: &Tree, _: &str| Ok(server::documents::settings()),
     ),
-    (part("docs/run/configuration.md", "exit codes"), exit_codes),
+    (
+        part("docs/run/configuration.md", "exit codes"),
+        |_: &Tree, _: &str| Ok(server::documents::exit_codes()),
+    ),
     (
         part("docs/run/metrics.md", "counters"),
-        |_: &Tree, _: &str| Ok(server::metrics::table::markdown()),
+        |_: &Tree, _: &str| Ok(server::documents::counters()),
     ),
     (part("docs/develop/dependencies.md", "crates"), crates),
     (part("ARCHITECTURE.md", "arrows"), arrows),
@@ -59,12 +62,6 @@ pub(super) fn generated(tree: &Tree) -> Vec<String> {
         Some(format!("{} ({}): {error:#}", it.0.page, it.0.name))
     };
     PARTS.iter().filter_map(problem).collect()
-}
-
-fn exit_codes(_: &Tree, _: &str) -> Result<String> {
-    let rows =
-        server::failure::EXIT_CODES.map(|(codes, meaning)| format!("| {codes} | {meaning} |\n"));
-    Ok(format!("| Code | Meaning |\n|---|---|\n{}", rows.concat()))
 }
 
 /// The commands of `cargo xtask`, with the first line of each one's help.

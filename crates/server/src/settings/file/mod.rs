@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// A certificate and its key, as the file names them.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CertificateTable {
+pub(crate) struct CertificateTable {
     /// PEM file of the chain.
     pub cert: PathBuf,
     /// PEM file of the private key.
@@ -24,15 +24,15 @@ pub struct CertificateTable {
 
 /// A whole number as it was written, so that one out of range reaches the message that names its range.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WholeNumber(pub String);
+pub(crate) struct WholeNumber(pub String);
 
 /// A port as it was written: a number, or a word, which is [`OFF`] if it is right.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PortOrOff(pub String);
+pub(crate) struct PortOrOff(pub String);
 
 /// A number of workers as it was written: a number, or a word, which is [`AUTO`] if it is right.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NumberOrAuto(pub String);
+pub(crate) struct NumberOrAuto(pub String);
 
 impl<'de> Deserialize<'de> for WholeNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for NumberOrAuto {
 
 /// A time as it was written: whole seconds, or a number with its unit, `"20s"`, `"2m"`, `"1h"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seconds(pub i64);
+pub(crate) struct Seconds(pub i64);
 
 impl<'de> Deserialize<'de> for Seconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -167,7 +167,7 @@ impl FileConfig {
     ///
     /// # Errors
     /// When it cannot be read, is no TOML, or has a key or type that it should not have.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| {
             Failure::refused(
@@ -187,7 +187,7 @@ impl FileConfig {
     ///
     /// # Errors
     /// The problem, on one line.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let before = error
                 .span()

@@ -1,7 +1,7 @@
 use clap::Parser as _;
 
 use super::{FileConfig, PortOrOff};
-use crate::cli::{Cli, Command, ServeArgs};
+use crate::settings::cli::{Cli, Command, ServeArgs};
 use crate::settings::documentation;
 use crate::settings::key::{ADDRESS_DEFAULT, LINK_DEFAULT, LOG_DEFAULT, MAC_DEFAULT};
 use crate::settings::{CommonArgs, Settings};

@@ -12,8 +12,9 @@ use tempfile::TempDir;
 
 use super::{ECDSA_KEY, NAME, RSA_KEY, certificate_pem, certificate_until, client};
 use crate::settings::{Https, Origin};
+use crate::tls::files::PEM_BYTES_MAX;
 use crate::tls::pairs::load;
-use crate::tls::{NamedPath, PEM_BYTES_MAX, PairPaths, PemFiles, Source};
+use crate::tls::{NamedPath, PairPaths, PemFiles, Source};
 
 /// Of 1024 bits, for tests only.
 const RSA_PSS_KEY: &str = "\

@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 use worker::tls::Loaded;
 
 use super::certificates::{Files, good_certificate, good_key, source_of};
+use crate::run::wait;
 use crate::tls::Loader;
-use crate::wait;
 
 /// A loader for the files `cert.pem` and `key.pem`, and what was loaded at start.
 fn start(files: &Files) -> (Loader, Loaded) {

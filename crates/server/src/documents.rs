@@ -1,0 +1,24 @@
+//! The parts of the documents that this crate declares. `cargo xtask tidy` compares the pages with them.
+
+use crate::failure::EXIT_CODES;
+use crate::observe::metrics::table;
+use crate::settings;
+
+/// The table of settings in `docs/run/configuration.md`.
+#[must_use]
+pub fn settings() -> String {
+    settings::documentation()
+}
+
+/// The table of counters in `docs/run/metrics.md`.
+#[must_use]
+pub fn counters() -> String {
+    table::markdown()
+}
+
+/// The table of exit codes in `docs/run/configuration.md`.
+#[must_use]
+pub fn exit_codes() -> String {
+    let rows = EXIT_CODES.map(|(codes, meaning)| format!("| {codes} | {meaning} |\n"));
+    format!("| Code | Meaning |\n|---|---|\n{}", rows.concat())
+}

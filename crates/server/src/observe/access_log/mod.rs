@@ -1,0 +1,424 @@
+//! The access log: one line per request, in the combined log format of nginx and Apache.
+//!
+//! ```text
+//! 192.0.2.7 - - [22/Nov/2026:09:40:03 +0000] "GET /film.mp4 HTTP/1.1" 206 65536 "-" "curl/8.5.0"
+//! ```
+//!
+//! A FIFO is written to while somebody reads it: without a reader lines are dropped, and each batch of them
+//! looks whether there is one.
+//!
+//! A line is written when its reply ends. Its text is formatted when the reply begins, while the
+//! request is available, and kept until the end: one allocation for each request in progress, and
+//! none without an access log. A separate thread writes ([`crate::observe::output`]): it refuses to make the
+//! worker wait.
+//!
+//! Bounds: [`PENDING_BYTES_MAX`] of requests in progress, [`FIELD_BYTES_MAX`] of each of the three
+//! fields that clients choose, [`QUEUE`] for lines that wait. Lines beyond are dropped and counted.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::fchown;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use clock::Instant;
+use session::{LoggedRequest, RequestLog, RequestName};
+use tracing::{info, warn};
+
+use crate::failure::Failure;
+use crate::observe::output::{Output, OutputLimits, Target};
+use crate::start::files;
+use worker::limiter::Limiter;
+
+/// Text of requests whose replies are under way, bytes: 65,000 lines of common length.
+pub(crate) const PENDING_BYTES_MAX: usize = 16 << 20;
+/// Most bytes written of a request line, a referer or a user agent, escapes included. The rest is
+/// left out.
+pub(crate) const FIELD_BYTES_MAX: usize = 16_384;
+/// What may wait for the thread that writes: a second's lines of a busy server, half a minute's of
+/// a calm one.
+pub(crate) const QUEUE: OutputLimits = OutputLimits {
+    lines_max: 16_384,
+    bytes_max: 16 << 20,
+};
+/// How the log is written to stdout instead of a file.
+pub(crate) const STDOUT: &str = "-";
+
+/// `22/Nov/2026:09:40:03 +0000`
+const TIME_BYTES: usize = 26;
+/// Decimal digits of the largest number.
+const NUMBER_BYTES_MAX: usize = 20;
+/// An address, and what stands between the fields, at most.
+const FRAME_BYTES_MAX: usize = 46 + TIME_BYTES + NUMBER_BYTES_MAX + 32;
+
+/// Where the access log goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum AccessLogTarget {
+    /// To stdout, behind the line that says `ready`.
+    Stdout,
+    /// To the end of a file, made if there is none.
+    File(PathBuf),
+}
+
+impl AccessLogTarget {
+    /// As it is written in a flag or the configuration file.
+    #[must_use]
+    pub(crate) fn parse(path: PathBuf) -> Self {
+        if path.as_os_str() == STDOUT {
+            Self::Stdout
+        } else {
+            Self::File(path)
+        }
+    }
+
+    /// Opens it: while the process still has the rights it was started with. A file that is made
+    /// belongs to `owner`, a user and a group, who is to open it again.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub(crate) fn open(&self, owner: Option<(u32, u32)>) -> Result<OpenLog, Failure> {
+        match self {
+            Self::Stdout => {
+                let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+                let file = file.map_err(|error| {
+                    Failure::refused(
+                        format!("--access-log {STDOUT}: {error}"),
+                        "leave stdout open, or name a file",
+                    )
+                })?;
+                Ok(OpenLog::new(Some(file), None))
+            }
+            Self::File(path) => {
+                let file = open_to_append(path, owner).map_err(|error| refuse(path, &error))?;
+                if file.is_none() {
+                    warn!(
+                        "access log: nobody reads the FIFO {}: lines are dropped until somebody does",
+                        path.display()
+                    );
+                }
+                Ok(OpenLog::new(file, Some(path.clone())))
+            }
+        }
+    }
+
+    /// Whether it could be opened. Changes nothing.
+    ///
+    /// # Errors
+    /// It could not.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self {
+            Self::Stdout => Ok(()),
+            Self::File(path) => files::check_writable(path).map_err(|error| refuse(path, &error)),
+        }
+    }
+}
+
+fn refuse(path: &Path, error: &io::Error) -> Failure {
+    files::refuse("--access-log", path, error)
+}
+
+/// An access log that is open, and that nothing writes to yet.
+#[derive(Debug)]
+pub(crate) struct OpenLog {
+    /// `None`: a FIFO that nobody read when it was last opened.
+    file: Option<File>,
+    /// To be opened again; `None`: stdout.
+    path: Option<PathBuf>,
+    epoch: std::time::Instant,
+    failures: Limiter,
+}
+
+impl OpenLog {
+    fn new(file: Option<File>, path: Option<PathBuf>) -> Self {
+        Self {
+            file,
+            path,
+            epoch: std::time::Instant::now(),
+            failures: Limiter::default(),
+        }
+    }
+
+    /// Starts the thread that writes it.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub(crate) fn start(self) -> Result<Arc<Output>, Failure> {
+        let output = Output::spawn("atlas-access", QUEUE, self);
+        output.map(Arc::new).map_err(|error| {
+            Failure::refused(
+                format!("--access-log: its thread cannot be started: {error}"),
+                "raise the limit of threads (ulimit -u)",
+            )
+        })
+    }
+
+    fn shown(&self) -> String {
+        let path = self.path.as_ref();
+        path.map_or_else(|| "stdout".into(), |path| path.display().to_string())
+    }
+}
+
+impl Target for OpenLog {
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        if let (None, Some(path)) = (&self.file, &self.path) {
+            self.file = open_to_append(path, None)?;
+        }
+        let file = self.file.as_mut();
+        let file = file.ok_or_else(|| io::Error::other("nobody reads the FIFO"))?;
+        let written = file.write_all(lines);
+        if let Err(error) = &written
+            && error.kind() == io::ErrorKind::BrokenPipe
+            && self.path.is_some()
+        {
+            // Its reader has gone; there may be another.
+            self.file = None;
+        }
+        written
+    }
+
+    fn reopen(&mut self) {
+        let Some(path) = &self.path else { return };
+        match open_to_append(path, None) {
+            Ok(file) => {
+                self.file = file;
+                info!("access log: {} is opened again", path.display());
+            }
+            // The rights of the start may be gone by now, and the directory closed to who is left.
+            Err(error) => warn!(
+                "access log: {} cannot be opened again ({error}): writing on to the old file; make the new \
+                 one before the signal, owned by the user that the server runs as (logrotate: create), or \
+                 give that user the directory",
+                path.display()
+            ),
+        }
+    }
+
+    fn on_error(&mut self, error: &io::Error) {
+        let nanos = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if let Some(before) = self.failures.admit(Instant::from_nanos(nanos), 1) {
+            let shown = self.shown();
+            warn!(
+                "access log: {shown} cannot be written ({error}): lines are lost{}",
+                worker::limiter::and_more(before)
+            );
+        }
+    }
+}
+
+/// `None`: a FIFO that nobody reads. A file that is made belongs to `owner`.
+fn open_to_append(path: &Path, owner: Option<(u32, u32)>) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    options.append(true);
+    let mut to_make = options.clone();
+    to_make.create_new(true);
+    let opened = match files::open(to_make, path) {
+        Ok(file) => {
+            if let Some((user, group)) = owner {
+                fchown(&file, Some(user), Some(group))?;
+            }
+            return Ok(Some(file));
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => files::open(options, path),
+        Err(error) => Err(error),
+    };
+    match opened {
+        Err(error) if files::is_unread_fifo(&error, path) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Makes the lines.
+#[derive(Debug)]
+pub(crate) struct AccessLog {
+    output: Arc<Output>,
+    /// Requests under way, by name.
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    pending_bytes: usize,
+    clock: fn() -> SystemTime,
+    time: TimeText,
+}
+
+/// A request under way: its line without the time and the length.
+#[derive(Debug)]
+struct Pending {
+    line: Vec<u8>,
+    /// Where the time is to be put.
+    time_at: usize,
+    /// Where the length is to be inserted.
+    length_at: usize,
+    /// What it is counted as in [`PENDING_BYTES_MAX`].
+    bytes: usize,
+}
+
+impl AccessLog {
+    /// Hands its lines to `output`; `clock` says the time of a reply's end.
+    #[must_use]
+    pub(crate) fn new(output: Arc<Output>, clock: fn() -> SystemTime) -> Self {
+        Self {
+            output,
+            pending: Vec::new(),
+            free: Vec::new(),
+            pending_bytes: 0,
+            clock,
+            time: TimeText::default(),
+        }
+    }
+}
+
+impl RequestLog for AccessLog {
+    fn begin(&mut self, request: &LoggedRequest<'_>) -> Option<RequestName> {
+        let pending = Pending::new(request);
+        if self.pending_bytes + pending.bytes > PENDING_BYTES_MAX {
+            self.output.count_dropped(1);
+            return None;
+        }
+        self.pending_bytes += pending.bytes;
+        let name = self.free.pop().unwrap_or_else(|| {
+            self.pending.push(None);
+            u32::try_from(self.pending.len() - 1).expect("invariant: bounded by its bytes")
+        });
+        *self.pending.get_mut(index_of(name))? = Some(pending);
+        Some(RequestName(name))
+    }
+
+    fn end(&mut self, RequestName(name): RequestName, body_bytes: u64) {
+        let pending = self.pending.get_mut(index_of(name)).and_then(Option::take);
+        let pending = pending.expect("invariant: each name ends once");
+        self.free.push(name);
+        self.pending_bytes -= pending.bytes;
+        let time = self.time.at((self.clock)());
+        self.output.push(pending.finish(time, body_bytes));
+    }
+}
+
+impl Pending {
+    fn new(request: &LoggedRequest<'_>) -> Self {
+        let text = &request.text;
+        let fields = [
+            Some(text.request_line).filter(|line| !line.is_empty()),
+            text.referer,
+            text.user_agent,
+        ];
+        let room: usize = fields.iter().flatten().map(|field| field.len()).sum();
+        let mut line = Vec::with_capacity(FRAME_BYTES_MAX + room);
+        let _ = write!(line, "{} - - [", request.peer);
+        let time_at = line.len();
+        line.extend_from_slice(&[0; TIME_BYTES]);
+        line.extend_from_slice(b"] \"");
+        push_escaped(&mut line, fields[0]);
+        let _ = write!(line, "\" {} ", request.status);
+        let length_at = line.len();
+        line.extend_from_slice(b" \"");
+        push_escaped(&mut line, fields[1]);
+        line.extend_from_slice(b"\" \"");
+        push_escaped(&mut line, fields[2]);
+        line.extend_from_slice(b"\"\n");
+        Self {
+            bytes: line.capacity() + size_of::<Option<Self>>(),
+            line,
+            time_at,
+            length_at,
+        }
+    }
+
+    fn finish(self, time: &[u8; TIME_BYTES], body_bytes: u64) -> Vec<u8> {
+        let Self {
+            mut line,
+            time_at,
+            length_at,
+            ..
+        } = self;
+        if let Some(place) = line.get_mut(time_at..time_at + TIME_BYTES) {
+            place.copy_from_slice(time);
+        }
+        let mut digits = [0; NUMBER_BYTES_MAX];
+        let digits = decimal(body_bytes, &mut digits);
+        line.splice(length_at..length_at, digits.iter().copied());
+        line
+    }
+}
+
+/// What clients wrote, so that it is one field on one line, as nginx escapes it: quotes,
+/// backslashes, control characters and whatever is not ASCII become `\xHH`. What is not there is
+/// `-`.
+fn push_escaped(line: &mut Vec<u8>, field: Option<&[u8]>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let Some(field) = field else {
+        line.push(b'-');
+        return;
+    };
+    let end = line.len() + FIELD_BYTES_MAX;
+    for &byte in field {
+        let is_plain = matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        let length = if is_plain { 1 } else { 4 };
+        if line.len() + length > end {
+            return;
+        }
+        if is_plain {
+            line.push(byte);
+        } else {
+            let (high, low) = (usize::from(byte >> 4), usize::from(byte & 15));
+            line.extend_from_slice(&[b'\\', b'x', HEX[high], HEX[low]]);
+        }
+    }
+}
+
+fn decimal(mut number: u64, digits: &mut [u8; NUMBER_BYTES_MAX]) -> &[u8] {
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + u8::try_from(number % 10).expect("invariant: a digit");
+        number /= 10;
+        if number == 0 {
+            return &digits[start..];
+        }
+    }
+}
+
+/// The time as the line has it, made once a second.
+#[derive(Debug)]
+struct TimeText {
+    unix_seconds: Option<u64>,
+    text: [u8; TIME_BYTES],
+}
+
+impl Default for TimeText {
+    fn default() -> Self {
+        Self {
+            unix_seconds: None,
+            text: [b'-'; TIME_BYTES],
+        }
+    }
+}
+
+impl TimeText {
+    /// Unix seconds of 9999-12-31 23:59:59, the last there is a text for.
+    const UNIX_SECONDS_MAX: u64 = 253_402_300_799;
+
+    /// In UTC, like the `Date` of the reply: a log of several hosts needs no thought then.
+    fn at(&mut self, time: SystemTime) -> &[u8; TIME_BYTES] {
+        let unix = time.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = unix.unwrap_or_default().as_secs();
+        let seconds = seconds.min(Self::UNIX_SECONDS_MAX);
+        if self.unix_seconds.replace(seconds) != Some(seconds) {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            // `Sun, 22 Nov 2026 09:40:03 GMT`
+            let date = httpdate::fmt_http_date(time);
+            let (day, month, year, clock) =
+                (&date[5..7], &date[8..11], &date[12..16], &date[17..25]);
+            let text = format!("{day}/{month}/{year}:{clock} +0000");
+            self.text.copy_from_slice(text.as_bytes());
+        }
+        &self.text
+    }
+}
+
+fn index_of(name: u32) -> usize {
+    usize::try_from(name).expect("invariant: a usize has at least 32 bits")
+}
+
+#[cfg(test)]
+mod tests;

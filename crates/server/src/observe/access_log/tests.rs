@@ -1,0 +1,275 @@
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, SystemTime};
+
+use http::HeadText;
+use session::{LoggedRequest, RequestLog as _, RequestName};
+
+use super::{
+    AccessLog, AccessLogTarget, FIELD_BYTES_MAX, PENDING_BYTES_MAX, Pending, QUEUE, TimeText,
+};
+use crate::observe::output::tests::LONG;
+use crate::observe::output::{Output, Target};
+use crate::start::files::tests::make_fifo;
+
+struct Lines(Sender<Vec<u8>>);
+
+impl Target for Lines {
+    fn write_lines(&mut self, lines: &[u8]) -> std::io::Result<()> {
+        self.0.send(lines.to_vec()).map_err(std::io::Error::other)
+    }
+}
+
+fn noon() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_340_403)
+}
+
+fn log() -> (AccessLog, Receiver<Vec<u8>>) {
+    let (sender, lines) = channel();
+    let output = Output::spawn("test", QUEUE, Lines(sender)).unwrap();
+    (AccessLog::new(Arc::new(output), noon), lines)
+}
+
+fn request<'a>(peer: &str, head: &'a [u8]) -> LoggedRequest<'a> {
+    LoggedRequest {
+        peer: peer.parse::<IpAddr>().unwrap(),
+        status: 200,
+        text: HeadText::find(head),
+    }
+}
+
+fn line(peer: &str, head: &[u8], body_bytes: u64) -> String {
+    let (mut log, lines) = log();
+    let name = log.begin(&request(peer, head)).unwrap();
+    log.end(name, body_bytes);
+    String::from_utf8(lines.recv_timeout(LONG).unwrap()).unwrap()
+}
+
+#[test]
+fn a_line_has_the_combined_format() {
+    let head = b"GET /a%20b?c HTTP/1.1\r\nReferer: http://x/\r\nUser-Agent: curl/8.5.0 (x)\r\n\r\n";
+    assert_eq!(
+        line("192.0.2.7", head, 65_536),
+        "192.0.2.7 - - [22/Nov/2026:09:40:03 +0000] \"GET /a%20b?c HTTP/1.1\" 200 65536 \
+         \"http://x/\" \"curl/8.5.0 (x)\"\n"
+    );
+    assert_eq!(
+        line("2001:db8::1", b"", u64::MAX),
+        format!(
+            "2001:db8::1 - - [22/Nov/2026:09:40:03 +0000] \"-\" 200 {} \"-\" \"-\"\n",
+            u64::MAX
+        )
+    );
+}
+
+#[test]
+fn fields_are_escaped_as_nginx_does() {
+    let head = b"GET /\"\\\x7f\xc3\xa9~ HTTP/1.1\r\nUser-Agent: a\tb\x1f !\r\n\r\n";
+    let line = line("192.0.2.7", head, 0);
+    assert!(
+        line.contains(r#" "GET /\x22\x5C\x7F\xC3\xA9~ HTTP/1.1" 200 0 "-" "a\x09b\x1F !""#),
+        "{line}"
+    );
+    let all: Vec<u8> = (0..=255).filter(|byte| *byte != b'\n').collect();
+    let line = self::line("192.0.2.7", &[b"x", &all[..], b"\n\n"].concat(), 0);
+    assert!(line.is_ascii());
+    assert_eq!(line.matches('\n').count(), 1);
+    assert_eq!(line.matches('"').count(), 6);
+}
+
+#[test]
+fn a_field_is_cut_at_its_bound() {
+    let cut = |field: &[u8]| {
+        let mut line = Vec::new();
+        super::push_escaped(&mut line, Some(field));
+        line
+    };
+    assert_eq!(cut(&[b'a'; FIELD_BYTES_MAX]).len(), FIELD_BYTES_MAX);
+    assert_eq!(cut(&[b'a'; FIELD_BYTES_MAX + 1]).len(), FIELD_BYTES_MAX);
+    assert_eq!(cut(&[0; FIELD_BYTES_MAX / 4]).len(), FIELD_BYTES_MAX);
+    assert_eq!(cut(&[0; FIELD_BYTES_MAX / 4 + 1]).len(), FIELD_BYTES_MAX);
+    // An escape is written whole or not at all.
+    let odd = [&[b'a'; FIELD_BYTES_MAX - 3][..], &[0]].concat();
+    assert_eq!(cut(&odd).len(), FIELD_BYTES_MAX - 3);
+}
+
+#[test]
+fn a_line_is_one_allocation_unless_it_is_escaped() {
+    let head = b"GET / HTTP/1.1\r\nReferer: a\r\nUser-Agent: b\r\n\r\n";
+    let pending = Pending::new(&request(
+        "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255",
+        head,
+    ));
+    let room = pending.line.capacity();
+    assert_eq!(pending.finish(&[b'-'; 26], u64::MAX).capacity(), room);
+}
+
+#[test]
+fn requests_under_way_are_bounded_and_their_room_comes_back() {
+    let (mut log, _lines) = log();
+    let agent = [
+        b"GET / HTTP/1.1\r\nUser-Agent: ",
+        &[b'a'; 7000][..],
+        b"\r\n\r\n",
+    ]
+    .concat();
+    let request = request("192.0.2.7", &agent);
+    let mut names: Vec<RequestName> = Vec::new();
+    while let Some(name) = log.begin(&request) {
+        names.push(name);
+    }
+    assert_eq!(log.output.dropped(), 1);
+    let bytes = log.pending_bytes / names.len();
+    assert!(log.pending_bytes <= PENDING_BYTES_MAX);
+    assert!(log.pending_bytes + bytes > PENDING_BYTES_MAX);
+    let name = names.pop().unwrap();
+    log.end(name, 0);
+    assert_eq!(log.begin(&request), Some(name), "names are used again");
+    assert_eq!(log.begin(&request), None);
+    names.push(name);
+    for name in names {
+        log.end(name, 0);
+    }
+    assert_eq!(log.pending_bytes, 0);
+}
+
+#[test]
+fn the_time_is_formatted_once_a_second() {
+    let mut text = TimeText::default();
+    let mut at = |seconds, millis| {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + millis);
+        String::from_utf8(text.at(time).to_vec()).unwrap()
+    };
+    assert_eq!(at(0, 0), "01/Jan/1970:00:00:00 +0000");
+    assert_eq!(at(0, 999), "01/Jan/1970:00:00:00 +0000");
+    assert_eq!(at(1_709_164_799, 0), "28/Feb/2024:23:59:59 +0000");
+    assert_eq!(at(1_709_164_800, 0), "29/Feb/2024:00:00:00 +0000");
+    assert_eq!(
+        at(TimeText::UNIX_SECONDS_MAX, 0),
+        "31/Dec/9999:23:59:59 +0000"
+    );
+    assert_eq!(
+        at(TimeText::UNIX_SECONDS_MAX + 1, 0),
+        "31/Dec/9999:23:59:59 +0000"
+    );
+    let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+    assert_eq!(&text.at(before)[..11], b"01/Jan/1970");
+}
+
+#[test]
+fn a_file_is_appended_to_and_opened_again_where_it_was() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("access.log");
+    std::fs::write(&path, "before\n").unwrap();
+    let mut open = AccessLogTarget::parse(path.clone()).open(None).unwrap();
+    open.write_lines(b"1\n").unwrap();
+    let moved = directory.path().join("access.log.1");
+    std::fs::rename(&path, &moved).unwrap();
+    open.write_lines(b"2\n").unwrap();
+    open.reopen();
+    open.write_lines(b"3\n").unwrap();
+    assert_eq!(std::fs::read_to_string(&moved).unwrap(), "before\n1\n2\n");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "3\n");
+    // A directory where the file was cannot be opened: the old file goes on.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    open.reopen();
+    open.write_lines(b"4\n").unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused_with_its_name() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let target = AccessLogTarget::parse(directory.path().into());
+    let refusal = target.open(None).unwrap_err().to_string();
+    assert!(refusal.starts_with("--access-log /"), "{refusal}");
+    assert!(
+        refusal.contains("; name a file that can be written"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_new_log_file_belongs_to_the_serving_user() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let (path, link) = (directory.path().join("new"), directory.path().join("link"));
+    let own = directory.path().metadata().unwrap();
+    // Only root may give a file away, and nobody else has reason to.
+    let owner = if own.uid() == 0 {
+        (12_345, 23_456)
+    } else {
+        (own.uid(), own.gid())
+    };
+    let owner_of = |log: &super::OpenLog| {
+        let metadata = log.file.as_ref().unwrap().metadata().unwrap();
+        (metadata.uid(), metadata.gid())
+    };
+    let target = AccessLogTarget::parse(path.clone());
+    assert_eq!(owner_of(&target.open(Some(owner)).unwrap()), owner);
+    // One that was there keeps its owner.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    let kept = owner_of(&target.open(Some(owner)).unwrap());
+    assert_eq!(kept, (own.uid(), own.gid()));
+    symlink(&path, &link).unwrap();
+    let refusal = AccessLogTarget::parse(link).open(None).unwrap_err();
+    assert!(
+        refusal.to_string().contains("symbolic link; name a file"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_fifo_is_written_to_while_somebody_reads_it() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("fifo");
+    make_fifo(&path);
+    let target = AccessLogTarget::parse(path.clone());
+    target.check().unwrap();
+    // Nobody reads it: that neither holds up nor fails the start.
+    let mut log = target.open(None).unwrap();
+    assert!(log.write_lines(b"lost\n").is_err());
+    let reader = || {
+        let mut options = std::fs::OpenOptions::new();
+        options
+            .custom_flags(libc::O_NONBLOCK)
+            .read(true)
+            .open(&path)
+    };
+    let read = |mut from: &std::fs::File| {
+        let mut text = [0; 64];
+        let length = from.read(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let first = reader().unwrap();
+    log.write_lines(b"1\n").unwrap();
+    assert_eq!(read(&first), "1\n");
+    drop(first);
+    assert!(log.write_lines(b"lost\n").is_err());
+    let second = reader().unwrap();
+    log.write_lines(b"2\n").unwrap();
+    assert_eq!(read(&second), "2\n");
+    // Reopening is what it is for a file.
+    log.reopen();
+    log.write_lines(b"3\n").unwrap();
+    assert_eq!(read(&second), "3\n");
+}
+
+#[test]
+fn a_dash_is_stdout() {
+    assert_eq!(AccessLogTarget::parse("-".into()), AccessLogTarget::Stdout);
+    let file = AccessLogTarget::parse("./-".into());
+    assert_eq!(file, AccessLogTarget::File("./-".into()));
+}
+
+#[test]
+fn a_failed_write_is_an_error() {
+    let full = AccessLogTarget::parse("/dev/full".into());
+    let mut open = full.open(None).unwrap();
+    let error = open.write_lines(b"line\n").unwrap_err();
+    open.on_error(&error);
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+}

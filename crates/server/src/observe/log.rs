@@ -1,0 +1,205 @@
+//! The log on stderr, which may block: a terminal that was stopped, a pipe without a reader.
+//!
+//! Before [`start`], lines are written synchronously, so that an operator sees in order why a start
+//! failed. After it a separate thread writes ([`crate::observe::output`]): it refuses to make the worker wait
+//! for stderr. Bound: [`QUEUE`]; lines beyond are dropped and counted ([`dropped`]). After [`close`]
+//! lines are written synchronously again.
+//!
+//! Where stderr is a stream of systemd's journal, each line begins with its priority (sd-daemon(3)), which
+//! the journal takes off.
+//!
+//! There is one log per process, because there is one stderr.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+use std::os::linux::fs::MetadataExt as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::observe::output::{Output, OutputLimits, Target};
+
+/// What may wait for stderr. A line is some hundred bytes, the one with all counters some thousand.
+pub(crate) const QUEUE: OutputLimits = OutputLimits {
+    lines_max: 1024,
+    bytes_max: 1 << 20,
+};
+/// Longest wait for stderr at the end.
+pub(crate) const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
+
+static OUTPUT: OnceLock<Output> = OnceLock::new();
+static MODE: AtomicU8 = AtomicU8::new(DIRECT);
+/// Lines are written at once.
+const DIRECT: u8 = 0;
+/// Lines are handed to the thread.
+const QUEUED: u8 = 1;
+/// Stderr took nothing for too long: lines are dropped, or the process would never end.
+const STUCK: u8 = 2;
+
+struct Stderr(File);
+
+impl Target for Stderr {
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.0.write_all(lines)
+    }
+}
+
+/// Starts the thread. It has the rights of the calling thread.
+///
+/// # Errors
+/// There can be no thread, or stderr is closed: lines are written at once, as before.
+pub(crate) fn start() -> io::Result<()> {
+    if OUTPUT.get().is_some() {
+        return Ok(());
+    }
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let output = Output::spawn("atlas-log", QUEUE, Stderr(stderr))?;
+    if OUTPUT.set(output).is_ok() {
+        MODE.store(QUEUED, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Names the stream that stdout or stderr is connected to, as `device:inode` (systemd.exec(5)).
+pub(crate) const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
+
+/// What stands before a line of this level on stderr.
+#[must_use]
+pub(crate) fn priority(level: Level) -> &'static str {
+    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
+    let is_journal = *IS_JOURNAL.get_or_init(|| {
+        let stream = std::env::var(JOURNAL_VARIABLE);
+        stream.is_ok_and(|stream| is_stream(&stream, &io::stderr()))
+    });
+    if is_journal { prefix(level) } else { "" }
+}
+
+/// Whether a descriptor is this `device:inode`.
+fn is_stream(stream: &str, descriptor: &impl AsFd) -> bool {
+    let file = descriptor.as_fd().try_clone_to_owned().map(File::from);
+    let metadata = file.and_then(|file| file.metadata());
+    metadata.is_ok_and(|it| stream == format!("{}:{}", it.st_dev(), it.st_ino()))
+}
+
+/// Priorities of syslog(3).
+const fn prefix(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+/// Writes or queues a line with its line break. Errors are ignored: stderr may be closed.
+pub(crate) fn write(line: &[u8]) {
+    match (MODE.load(Ordering::Acquire), OUTPUT.get()) {
+        (QUEUED, Some(output)) => {
+            output.push(line.to_vec());
+        }
+        (STUCK, _) => {}
+        _ => {
+            let _ = io::stderr().write_all(line);
+        }
+    }
+}
+
+/// Waits until everything was written, [`FLUSH_TIME_MAX`] at most. What comes after that is
+/// written at once, unless stderr is stuck.
+pub(crate) fn close() {
+    if MODE.load(Ordering::Acquire) == QUEUED
+        && let Some(output) = OUTPUT.get()
+    {
+        let is_written = output.close(FLUSH_TIME_MAX);
+        MODE.store(if is_written { DIRECT } else { STUCK }, Ordering::Release);
+    }
+}
+
+/// Lines that found no room or could not be written, since start.
+#[must_use]
+pub(crate) fn dropped() -> u64 {
+    OUTPUT.get().map_or(0, Output::dropped)
+}
+
+/// What the tracing subscriber writes to. It writes each event at once, so each write is a line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogWriter {
+    priority: &'static str,
+}
+
+/// Makes a writer for each event.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogWriters;
+
+impl MakeWriter<'_> for LogWriters {
+    type Writer = LogWriter;
+
+    fn make_writer(&self) -> LogWriter {
+        LogWriter {
+            priority: priority(Level::INFO),
+        }
+    }
+
+    fn make_writer_for(&self, event: &Metadata<'_>) -> LogWriter {
+        LogWriter {
+            priority: priority(*event.level()),
+        }
+    }
+}
+
+impl io::Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.priority.is_empty() {
+            write(line);
+        } else {
+            write(&[self.priority.as_bytes(), line].concat());
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Before a panic is told, what was logged before it is.
+pub(crate) fn install_panic_hook() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        close();
+        tell(panic);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::linux::fs::MetadataExt as _;
+
+    use tracing::Level;
+
+    use super::{is_stream, prefix};
+
+    #[test]
+    fn the_journal_s_stream_is_told_by_device_and_inode() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let metadata = file.metadata().unwrap();
+        let stream = format!("{}:{}", metadata.st_dev(), metadata.st_ino());
+        assert!(is_stream(&stream, &file));
+        let other = File::open("/dev/null").unwrap();
+        assert!(!is_stream(&stream, &other));
+        for malformed in ["", ":", "1", "a:b"] {
+            assert!(!is_stream(malformed, &file), "{malformed}");
+        }
+    }
+
+    #[test]
+    fn levels_have_the_priorities_of_syslog() {
+        let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG];
+        assert_eq!(levels.map(prefix), ["<3>", "<4>", "<6>", "<7>"]);
+    }
+}

@@ -1,0 +1,467 @@
+//! The HTTP server for metrics and health checks, over the host's own TCP.
+//!
+//! One thread waits for all clients at once, reads one request of each, answers it and closes. So a
+//! client that never sends or never reads delays no other, and never the worker. Connections are
+//! listed by other threads, since workers must be asked and a list may be long.
+//!
+//! It refuses (404) every path but three, and (403) to list connections for other hosts, or for a page
+//! that reached this host by a name of its own choice (DNS rebinding). Bounds: [`CONNECTIONS_MAX`]
+//! connections at once, and one more makes room for itself; [`THREADS`] lists at once;
+//! [`http::HEAD_BYTES_MAX`] of a request, [`HEAD_TIME_MAX`] for its rest, [`EXCHANGE_TIME_MAX`] for an
+//! exchange.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http::{Method, Parsed};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::overview::Overview;
+use super::{Health, text};
+use crate::failure::Failure;
+use crate::observe::connections::{Asker, Query};
+use crate::start::host;
+
+/// Connections open at once. For one more, the one is closed that has been silent for longest.
+pub(crate) const CONNECTIONS_MAX: usize = 64;
+/// Threads that list connections; as many more lists may wait.
+pub(crate) const THREADS: usize = 4;
+/// Longest time from a connection's beginning to its end.
+pub(crate) const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Longest time from a request's first byte to the end of its head: a retransmission fits in.
+pub(crate) const HEAD_TIME_MAX: Duration = Duration::from_secs(2);
+/// Lines of JSON.
+const LINES_TYPE: &str = "application/x-ndjson";
+/// Pause after no connection could be taken, for want of descriptors for example.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// A listening socket without threads yet.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+}
+
+impl Listener {
+    /// Listens: while the process still has the rights it was started with.
+    ///
+    /// # Errors
+    /// The host has no such address, or something else listens there.
+    pub(crate) fn bind(address: SocketAddr) -> Result<Self, Failure> {
+        let socket = TcpListener::bind(address).map_err(|error| {
+            Failure::of_error(
+                &error,
+                format!("--metrics {address}: {error}"),
+                "use an address of this host, like 127.0.0.1, and a port that is free",
+            )
+        })?;
+        Ok(Self { socket })
+    }
+
+    /// Where it listens.
+    #[cfg(test)]
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Starts the threads. They have the rights of the calling thread, and end with the process.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub(crate) fn start(self, overview: &Arc<Overview>, asker: &Asker) -> Result<(), Failure> {
+        let refuse = |error: io::Error| {
+            Failure::refused(
+                format!("--metrics: its threads cannot be started: {error}"),
+                "raise the limit of threads (ulimit -u) and of open files",
+            )
+        };
+        self.socket.set_nonblocking(true).map_err(refuse)?;
+        let (lists, wanted) = sync_channel(THREADS);
+        let wanted = Arc::new(Mutex::new(wanted));
+        for _ in 0..THREADS {
+            let (wanted, asker) = (Arc::clone(&wanted), asker.clone());
+            let thread = thread::Builder::new().name("atlas-lists".into());
+            thread
+                .spawn(move || make_lists(&wanted, &asker))
+                .map_err(refuse)?;
+        }
+        let mut server = Server {
+            socket: self.socket,
+            overview: Arc::clone(overview),
+            lists,
+            clients: VecDeque::with_capacity(CONNECTIONS_MAX),
+            accepts_from: Instant::now(),
+        };
+        let thread = thread::Builder::new().name("atlas-metrics".into());
+        let serve = move || {
+            loop {
+                server.serve_round();
+            }
+        };
+        thread.spawn(serve).map_err(refuse)?;
+        Ok(())
+    }
+}
+
+/// The thread that waits for all clients.
+struct Server {
+    socket: TcpListener,
+    overview: Arc<Overview>,
+    lists: SyncSender<List>,
+    /// In the order they came.
+    clients: VecDeque<Client>,
+    /// Until then no connection is taken.
+    accepts_from: Instant,
+}
+
+/// A connection that is not listing others.
+struct Client {
+    stream: TcpStream,
+    peer: SocketAddr,
+    /// When the exchange must be over.
+    exchange_until: Instant,
+    /// When what is under way must be over.
+    deadline: Instant,
+    state: State,
+}
+
+enum State {
+    /// What has come of the request.
+    Reading(Vec<u8>),
+    /// What must still be sent of the reply.
+    Writing { reply: String, sent: usize },
+}
+
+/// What a client is told.
+enum Answer {
+    /// This.
+    Reply(String),
+    /// The connections.
+    List { query: Query, head_only: bool },
+}
+
+/// A list of connections that somebody waits for.
+struct List {
+    stream: TcpStream,
+    query: Query,
+    head_only: bool,
+    deadline: Instant,
+}
+
+impl Server {
+    /// Waits until something can be done, and does it.
+    fn serve_round(&mut self) {
+        let (is_connecting, ready) = self.wait();
+        let now = Instant::now();
+        // From the back, so that the places of the others stay.
+        for place in (0..self.clients.len()).rev() {
+            let is_ready = ready.get(place).copied().unwrap_or_default();
+            if (is_ready && !self.advance(place)) || self.clients[place].deadline <= now {
+                self.clients.remove(place);
+            }
+        }
+        if is_connecting {
+            self.accept(now);
+        }
+    }
+
+    /// Whether a client connects, and which others can be gone on with.
+    fn wait(&self) -> (bool, Vec<bool>) {
+        let now = Instant::now();
+        let is_accepting = self.accepts_from <= now;
+        let first = self.clients.iter().map(|client| client.deadline).min();
+        let first = match first {
+            _ if !is_accepting => Some(self.accepts_from),
+            first => first,
+        };
+        let left = first.map(|first| first.saturating_duration_since(now));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let wanted = if is_accepting {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
+        let mut polled = vec![PollFd::new(&self.socket, wanted)];
+        polled.extend(self.clients.iter().map(|client| {
+            let wanted = match client.state {
+                State::Reading(_) => PollFlags::IN,
+                State::Writing { .. } => PollFlags::OUT,
+            };
+            PollFd::new(&client.stream, wanted)
+        }));
+        // An error leaves all as it was; the round then only looks at deadlines.
+        if rustix::event::poll(&mut polled, left.as_ref()).is_err() {
+            return (false, Vec::new());
+        }
+        let mut ready = polled.iter().map(|polled| !polled.revents().is_empty());
+        let is_connecting = ready.next().unwrap_or_default();
+        (is_connecting, ready.collect())
+    }
+
+    /// Takes the connections that wait. Each is looked at once: most requests come with the
+    /// connection.
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..CONNECTIONS_MAX {
+            match self.socket.accept() {
+                Ok((stream, peer)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    if self.clients.len() >= CONNECTIONS_MAX {
+                        self.evict();
+                    }
+                    let exchange_until = now + EXCHANGE_TIME_MAX;
+                    self.clients.push_back(Client {
+                        stream,
+                        peer,
+                        exchange_until,
+                        deadline: exchange_until,
+                        state: State::Reading(Vec::new()),
+                    });
+                    if !self.advance(self.clients.len() - 1) {
+                        self.clients.pop_back();
+                    }
+                }
+                Err(error) => {
+                    let is_want = !matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted
+                    );
+                    if is_want {
+                        self.evict();
+                        self.accepts_from = now + RETRY_AFTER;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Closes the connection that is least likely to be of use: the oldest that sent nothing, else the
+    /// oldest whose request is not whole, else the oldest.
+    fn evict(&mut self) {
+        let oldest = |is_such: fn(&State) -> bool| {
+            self.clients
+                .iter()
+                .position(|client| is_such(&client.state))
+        };
+        let place = oldest(|state| matches!(state, State::Reading(head) if head.is_empty()))
+            .or_else(|| oldest(|state| matches!(state, State::Reading(_))));
+        self.clients.remove(place.unwrap_or(0));
+    }
+
+    /// Goes on with a client as far as possible; returns whether it stays in the table.
+    fn advance(&mut self, place: usize) -> bool {
+        let Some(client) = self.clients.get_mut(place) else {
+            return false;
+        };
+        if let State::Reading(head) = &mut client.state {
+            let was_silent = head.is_empty();
+            match read_head(&mut client.stream, head) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if was_silent && !head.is_empty() {
+                        let head_until = Instant::now() + HEAD_TIME_MAX;
+                        client.deadline = head_until.min(client.exchange_until);
+                    }
+                    return true;
+                }
+                // What a client does wrong is its own business.
+                Err(_) => return false,
+            }
+            let reply = match answer(head, &self.overview, client.peer) {
+                Answer::Reply(reply) => reply,
+                Answer::List { query, head_only } => {
+                    let Ok(stream) = client.stream.try_clone() else {
+                        return false;
+                    };
+                    let list = List {
+                        stream,
+                        query,
+                        head_only,
+                        deadline: client.exchange_until,
+                    };
+                    if self.lists.try_send(list).is_ok() {
+                        return false;
+                    }
+                    reply(
+                        "503 Service Unavailable",
+                        head_only,
+                        "too many lists at once\n",
+                    )
+                }
+            };
+            client.deadline = client.exchange_until;
+            client.state = State::Writing { reply, sent: 0 };
+        }
+        let State::Writing { reply, sent } = &mut client.state else {
+            return true;
+        };
+        while let Some(rest) = reply
+            .as_bytes()
+            .get(*sent..)
+            .filter(|rest| !rest.is_empty())
+        {
+            match client.stream.write(rest) {
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        false
+    }
+}
+
+/// Reads what there is, up to the end of a request, or of what a request may be long. Returns whether
+/// that is there.
+fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
+    let mut buffer = [0; 1024];
+    while matches!(http::parse_request(head), Parsed::Incomplete) {
+        let count = match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        head.extend_from_slice(buffer.get(..count).unwrap_or_default());
+    }
+    Ok(true)
+}
+
+/// A thread that lists connections, one request after the other.
+fn make_lists(wanted: &Mutex<Receiver<List>>, asker: &Asker) {
+    loop {
+        let list = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(list) = list else {
+            return;
+        };
+        // What a client does wrong is its own business.
+        let _ = send_list(list, asker);
+    }
+}
+
+fn send_list(list: List, asker: &Asker) -> io::Result<()> {
+    let List {
+        mut stream,
+        query,
+        head_only,
+        deadline,
+    } = list;
+    let reply = list_reply(asker, &query, head_only, deadline);
+    stream.set_nonblocking(false)?;
+    let mut rest = reply.as_bytes();
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        let written = stream.write(rest)?;
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Time left; none is an error.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+/// The answer to a request.
+fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
+    let request = match http::parse_request(head) {
+        Parsed::Complete { request, .. } => request,
+        Parsed::Refused(refusal) => {
+            return Answer::Reply(reply(refusal.status.line(), refusal.head_only, ""));
+        }
+        Parsed::Incomplete => return Answer::Reply(reply("400 Bad Request", false, "")),
+    };
+    let head_only = match request.method {
+        Method::Get => false,
+        Method::Head => true,
+        Method::Options => return Answer::Reply(reply("405 Method Not Allowed", false, "")),
+    };
+    Answer::Reply(match request.path.as_str() {
+        "/metrics" => reply_with(
+            "200 OK",
+            text::CONTENT_TYPE,
+            head_only,
+            &text::encode(overview, host::cpu_times().ok()),
+        ),
+        "/health" => match overview.health() {
+            Health::Serving => reply("200 OK", head_only, "ok\n"),
+            Health::Ending => reply("503 Service Unavailable", head_only, "ending\n"),
+            Health::Hanging => reply("503 Service Unavailable", head_only, "a worker hangs\n"),
+        },
+        "/connections" if !peer.ip().to_canonical().is_loopback() => {
+            reply("403 Forbidden", head_only, "only for this host itself\n")
+        }
+        "/connections" if !request.host.is_none_or(is_own_host) => reply(
+            "403 Forbidden",
+            head_only,
+            "ask by an address or by localhost, not by another name\n",
+        ),
+        "/connections" => match Query::parse(request.query().unwrap_or_default()) {
+            Ok(query) => return Answer::List { query, head_only },
+            Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
+        },
+        _ => reply(
+            "404 Not Found",
+            head_only,
+            "there are /metrics, /health and /connections\n",
+        ),
+    })
+}
+
+/// Whether a `Host` field names this host without the help of DNS: a page of a site whose name leads
+/// here has that name in it. Metrics and health are told by any name: they have no viewers in them, and
+/// those who collect them go by names.
+fn is_own_host(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else {
+        return false;
+    };
+    if let Some(rest) = host.strip_prefix('[') {
+        let address = rest
+            .split_once(']')
+            .map(|(address, _)| address.parse::<Ipv6Addr>());
+        return address.is_some_and(|address| address.is_ok());
+    }
+    let name = host.split_once(':').map_or(host, |(name, _)| name);
+    name.parse::<Ipv4Addr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+}
+
+/// The connections that a query asks for.
+fn list_reply(asker: &Asker, query: &Query, head_only: bool, deadline: Instant) -> String {
+    match asker.lines(query, deadline) {
+        Some(lines) => reply_with("200 OK", LINES_TYPE, head_only, &lines),
+        None => reply("503 Service Unavailable", head_only, "a worker hangs\n"),
+    }
+}
+
+/// A reply with a short body: the status, if there is none.
+fn reply(status: &str, head_only: bool, body: &str) -> String {
+    let status_line = format!("{status}\n");
+    let body = if body.is_empty() { &status_line } else { body };
+    reply_with(status, "text/plain; charset=utf-8", head_only, body)
+}
+
+fn reply_with(status: &str, content_type: &str, head_only: bool, body: &str) -> String {
+    let mut reply = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+         Cache-Control: no-store\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    if !head_only {
+        let _ = write!(reply, "{body}");
+    }
+    reply
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The whole process, put together for those who ask: the pages of all workers, added up, and what is
+//! not a worker's.
+//!
+//! It takes no lock and stops no worker. Bounds: those of its parts.
+
+use std::sync::Arc;
+
+use counters::{CounterSet as _, counters};
+
+use super::links::LinkInfo;
+use super::{Health, Page};
+use crate::observe::log;
+use crate::observe::output::Output;
+use crate::observe::report::Pair;
+
+/// What threads of their own write.
+#[derive(Debug, Default)]
+pub(crate) struct Outputs {
+    /// A line for each request; `None`: not configured.
+    pub access_log: Option<Arc<Output>>,
+    /// Records of traced connections; `None`: not configured.
+    pub trace: Option<Arc<Output>>,
+}
+
+counters! {
+    /// What outputs dropped.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct OutputCounters {
+        /// Lines of the access log dropped because the queue was full or writing failed.
+        access_log_dropped_count: u64,
+        /// Pieces of the trace dropped because the queue or the file was full or writing failed.
+        trace_dropped_count: u64,
+        /// Lines of the log on stderr dropped because the queue was full or writing failed.
+        log_dropped_count: u64,
+    }
+}
+
+impl Outputs {
+    /// Adds the counters of the access log, the trace and the log. They are present even if there is
+    /// none of these, so that every report has the same counters.
+    #[must_use]
+    pub(crate) fn with_own(&self, mut pairs: Vec<Pair>) -> Vec<Pair> {
+        let dropped = |output: &Option<Arc<Output>>| output.as_ref().map_or(0, |it| it.dropped());
+        let own = OutputCounters {
+            access_log_dropped_count: dropped(&self.access_log),
+            trace_dropped_count: dropped(&self.trace),
+            log_dropped_count: log::dropped(),
+        };
+        pairs.extend(own.as_pairs());
+        pairs
+    }
+}
+
+/// Counters that say the same of each worker, at a moment: their greatest is told, not their sum.
+const COMMON_SUFFIX: &str = "_unix_seconds";
+
+/// Adds the counters of workers up by their places: all workers have the same, in the same order.
+#[must_use]
+pub(crate) fn sum(workers: impl IntoIterator<Item = Vec<Pair>>) -> Vec<Pair> {
+    let mut workers = workers.into_iter();
+    let mut sums = workers.next().unwrap_or_default();
+    for pairs in workers {
+        debug_assert!(
+            pairs
+                .iter()
+                .map(|(name, _)| name)
+                .eq(sums.iter().map(|(name, _)| name)),
+            "two workers have other counters"
+        );
+        for ((name, sum), (_, value)) in sums.iter_mut().zip(pairs) {
+            *sum = if name.ends_with(COMMON_SUFFIX) {
+                value.max(*sum)
+            } else {
+                sum.saturating_add(value)
+            };
+        }
+    }
+    sums
+}
+
+/// Everything that is told of the process.
+#[derive(Debug)]
+pub(crate) struct Overview {
+    workers: Vec<Arc<Page>>,
+    outputs: Arc<Outputs>,
+    /// By worker.
+    links: Vec<LinkInfo>,
+    /// Unix time of the start, seconds.
+    start_unix_seconds: u64,
+}
+
+impl Overview {
+    /// Puts it together.
+    #[must_use]
+    pub(crate) const fn new(
+        workers: Vec<Arc<Page>>,
+        outputs: Arc<Outputs>,
+        links: Vec<LinkInfo>,
+        start_unix_seconds: u64,
+    ) -> Self {
+        Self {
+            workers,
+            outputs,
+            links,
+            start_unix_seconds,
+        }
+    }
+
+    /// The counters as the workers published them last, added up, and those of the outputs.
+    #[must_use]
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
+        let published = self.workers.iter().map(|page| page.pairs().collect());
+        self.outputs.with_own(sum(published))
+    }
+
+    /// That of the worker who is worst off.
+    #[must_use]
+    pub(crate) fn health(&self) -> Health {
+        let each = self.workers.iter().map(|page| page.health(page.now()));
+        each.max().unwrap_or(Health::Ending)
+    }
+
+    /// How frames travel, by worker.
+    #[must_use]
+    pub(crate) fn links(&self) -> &[LinkInfo] {
+        &self.links
+    }
+
+    /// Unix time of the start, seconds.
+    #[must_use]
+    pub(crate) const fn start_unix_seconds(&self) -> u64 {
+        self.start_unix_seconds
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+    use std::time;
+
+    use clock::Instant;
+
+    use super::{LinkInfo, Outputs, Overview, sum};
+    use crate::observe::metrics::{Health, Page};
+
+    /// Of these workers.
+    pub(crate) fn overview(pages: Vec<Page>) -> Overview {
+        let pages = pages.into_iter().map(Arc::new).collect();
+        let link = LinkInfo {
+            kind: "packet",
+            interface: "eth0".to_owned(),
+            path: link::FramePath::default(),
+            lends: true,
+        };
+        let links = vec![link.clone(), link];
+        Overview::new(pages, Arc::default(), links, 1_795_340_403)
+    }
+
+    fn page(value: u64) -> Page {
+        Page::new(&[("a_count", value), ("b_bytes", 1)], time::Instant::now())
+    }
+
+    #[test]
+    fn counters_of_workers_are_added_up_and_those_of_outputs_come_once() {
+        let all = overview(vec![page(1), page(u64::MAX), page(3)]).pairs();
+        assert_eq!(all[..2], [("a_count", u64::MAX), ("b_bytes", 3)]);
+        let own = Outputs::default().with_own(Vec::new());
+        assert_eq!(all[2..], own);
+        assert_eq!(sum([]), []);
+        assert_eq!(sum([vec![("a_count", 7)]]), [("a_count", 7)]);
+        let end = |seconds| vec![("tls_certificate_end_unix_seconds", seconds)];
+        assert_eq!(sum([end(5), end(7), end(6)]), end(7));
+    }
+
+    #[test]
+    #[should_panic(expected = "other counters")]
+    fn workers_with_other_counters_are_a_bug() {
+        let _ = sum([vec![("a_count", 7)], vec![("b_count", 7)]]);
+    }
+
+    #[test]
+    fn one_worker_that_hangs_or_ends_is_told_of() {
+        let long_ago = time::Instant::now() - time::Duration::from_secs(60);
+        let hung = || {
+            let page = Page::new(&[], long_ago);
+            page.beat(Instant::ZERO, 0);
+            page
+        };
+        let ending = || {
+            let page = page(0);
+            page.end();
+            page
+        };
+        assert_eq!(overview(vec![page(0), page(0)]).health(), Health::Serving);
+        assert_eq!(overview(vec![page(0), ending()]).health(), Health::Ending);
+        assert_eq!(overview(vec![hung(), page(0)]).health(), Health::Hanging);
+        assert_eq!(overview(vec![ending(), hung()]).health(), Health::Hanging);
+        assert_eq!(overview(Vec::new()).health(), Health::Ending);
+    }
+}

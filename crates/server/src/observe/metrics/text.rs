@@ -1,0 +1,171 @@
+//! OpenMetrics text, version 1.0.0, which Prometheus and compatible systems read.
+//!
+//! Each counter is a metric family of its own. Its name is `atlas_` and the counter's, without
+//! `_count`: OpenMetrics puts `_total` behind a counter's samples. What may fall is a gauge.
+
+use std::fmt::{Display, Write as _};
+
+use counters::Kind;
+
+use super::links;
+use super::overview::Overview;
+use super::table::meaning_of;
+use crate::observe::report::Pair;
+use crate::start::host::CpuTimes;
+
+/// The media type of the text.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Everything that is told of the process, and what the kernel says of it.
+#[must_use]
+pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
+    let mut text = Text::default();
+    text.family("atlas_build", "info", "Version of the server.");
+    text.sample(
+        "atlas_build_info",
+        concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"),
+        1,
+    );
+    text.family(
+        "atlas_start_time_seconds",
+        "gauge",
+        "Unix time of the server's start.",
+    );
+    let start = overview.start_unix_seconds();
+    text.sample("atlas_start_time_seconds", "", start);
+    if !overview.links().is_empty() {
+        text.family(links::FAMILY, "info", links::HELP);
+    }
+    for (worker, link) in overview.links().iter().enumerate() {
+        let sample = format!("{}_info", links::FAMILY);
+        text.sample(&sample, &link.labels(worker), 1);
+    }
+    if let Some(CpuTimes { user_us, system_us }) = cpu {
+        text.family(
+            "atlas_cpu_seconds",
+            "counter",
+            "Processor time used, all threads together.",
+        );
+        for (mode, us) in [("user", user_us), ("system", system_us)] {
+            let labels = format!("{{mode=\"{mode}\"}}");
+            text.sample("atlas_cpu_seconds_total", &labels, Seconds(us));
+        }
+    }
+    for pair in overview.pairs() {
+        text.counter(pair);
+    }
+    text.0.push_str("# EOF\n");
+    text.0
+}
+
+/// The name of a counter's metric family.
+#[must_use]
+pub(crate) fn family_of(counter: &str) -> String {
+    format!(
+        "atlas_{}",
+        counter.strip_suffix("_count").unwrap_or(counter)
+    )
+}
+
+/// Microseconds, written as seconds.
+struct Seconds(u64);
+
+impl Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:06}", self.0 / 1_000_000, self.0 % 1_000_000)
+    }
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn counter(&mut self, (name, value): Pair) {
+        let family = family_of(name);
+        let meaning = meaning_of(name);
+        let help = meaning.map_or("", |meaning| meaning.help);
+        match meaning.map_or(Kind::Counter, |meaning| meaning.kind) {
+            Kind::Counter => {
+                self.family(&family, "counter", help);
+                self.sample(&format!("{family}_total"), "", value);
+            }
+            Kind::Gauge => {
+                self.family(&family, "gauge", help);
+                self.sample(&family, "", value);
+            }
+        }
+    }
+
+    /// The lines about a family. Its unit is the last word of its name, where that is one of the
+    /// base units of OpenMetrics.
+    fn family(&mut self, family: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# TYPE {family} {kind}");
+        for unit in ["bytes", "seconds"] {
+            if family
+                .strip_suffix(unit)
+                .is_some_and(|rest| rest.ends_with('_'))
+            {
+                let _ = writeln!(self.0, "# UNIT {family} {unit}");
+            }
+        }
+        if !help.is_empty() {
+            debug_assert!(!help.contains(['\\', '"', '\n']), "{family}: needs escapes");
+            let _ = writeln!(self.0, "# HELP {family} {help}");
+        }
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{encode, family_of};
+    use crate::observe::metrics::Page;
+    use crate::observe::metrics::overview::tests::overview;
+    use crate::start::host::CpuTimes;
+
+    #[test]
+    fn counters_gauges_units_and_the_end_are_as_openmetrics_has_them() {
+        let pairs = [
+            ("tcp_open_count", 5),
+            ("link_received_bytes", u64::MAX),
+            ("memory_free_slots", 3),
+            ("nobody_knows_count", 1),
+        ];
+        let overview = overview(vec![Page::new(&pairs, std::time::Instant::now())]);
+        let cpu = CpuTimes {
+            user_us: 1_000_001,
+            system_us: 999_999,
+        };
+        let text = encode(&overview, Some(cpu));
+        for part in [
+            "# TYPE atlas_build info\n# HELP atlas_build Version of the server.\natlas_build_info{version=\"",
+            "# UNIT atlas_start_time_seconds seconds\n",
+            "\natlas_start_time_seconds 1795340403\n",
+            "# TYPE atlas_link info\n# HELP atlas_link How the frames",
+            "\natlas_link_info{worker=\"0\",link=\"packet\",interface=\"eth0\",xdp=\"none\",zero_copy=\"false\",loans=\"true\",checksums=\"device\"} 1\n\
+             atlas_link_info{worker=\"1\",link=\"packet\",",
+            "\natlas_cpu_seconds_total{mode=\"user\"} 1.000001\n",
+            "\natlas_cpu_seconds_total{mode=\"system\"} 0.999999\n",
+            "# TYPE atlas_tcp_open counter\n# HELP atlas_tcp_open SYNs",
+            "\natlas_tcp_open_total 5\n",
+            "# TYPE atlas_link_received_bytes counter\n# UNIT atlas_link_received_bytes bytes\n",
+            "\natlas_link_received_bytes_total 18446744073709551615\n",
+            "# TYPE atlas_memory_free_slots gauge\n",
+            "\natlas_memory_free_slots 3\n",
+            "# TYPE atlas_nobody_knows counter\natlas_nobody_knows_total 1\n",
+        ] {
+            assert!(text.contains(part), "no {part:?} in:\n{text}");
+        }
+        assert!(text.ends_with("\n# EOF\n"));
+        assert!(!encode(&overview, None).contains("cpu"));
+    }
+
+    #[test]
+    fn a_family_is_named_after_its_counter() {
+        assert_eq!(family_of("tcp_open_count"), "atlas_tcp_open");
+        assert_eq!(family_of("tcp_send_bytes"), "atlas_tcp_send_bytes");
+    }
+}

@@ -1,0 +1,480 @@
+//! The main thread while the server runs: starts the workers, and tells them what signals ask for.
+//!
+//! It does none of the data path's work and sleeps unless there is a signal, a certificate that was
+//! read again, or a worker that ended. Nothing is half alive: when a worker ends by an error, the others
+//! reset their connections and end, too.
+//!
+//! Bounds: after the first SIGINT or SIGTERM, replies have the grace time, and all workers go on until the
+//! last has none, since one may pass on segments of another's connections; then the connections left are
+//! reset. After a second one, or an error, all are reset at once. Whoever does not end within
+//! [`ABORT_TIME_MAX`] of that ends with the process.
+
+use std::collections::VecDeque;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use diskmap::Disk;
+use link::Link;
+use tracing::{error, info, warn};
+
+use crate::failure::Failure;
+use crate::observe::connections::Asker;
+use crate::observe::metrics::Page;
+use crate::observe::metrics::overview;
+use crate::observe::monitoring::Monitoring;
+use crate::observe::report::{self, Pair};
+use crate::run::Serving;
+use crate::run::mailbox::{self, Command, MailSender, Mailbox, Sleeper, Waker};
+use crate::run::notify;
+use crate::run::signals::Signals;
+use crate::run::wait::{self, Source};
+use crate::start::cores;
+use crate::tls;
+
+/// How long workers may take to end: as long as the last resets may take while the link is full, and reads
+/// in flight then.
+pub(crate) const ABORT_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long workers may take to report their counters on SIGUSR1.
+const REPORT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How a worker ended: why, and its last counters.
+type End = (Result<(), Failure>, Vec<Pair>);
+
+/// What a worker's thread tells the main thread.
+#[derive(Debug)]
+enum Event {
+    Started(usize, Arc<Page>),
+    Ended(usize, End),
+}
+
+/// The main thread's view of one worker.
+#[derive(Debug)]
+struct WorkerThread {
+    mail: MailSender,
+    thread: JoinHandle<()>,
+    /// `None`: it has not started yet.
+    page: Option<Arc<Page>>,
+    /// `None`: it runs.
+    end: Option<End>,
+}
+
+/// What a worker has to do with others.
+#[derive(Debug)]
+pub(crate) struct WorkerChannels {
+    /// Its number, from 0.
+    pub number: usize,
+    /// What others send to it.
+    pub mailbox: Mailbox,
+    /// Of the next worker in the ring; `None`: there is no other.
+    pub next_worker: Option<MailSender>,
+    /// Ends the main thread's sleep.
+    pub supervisor: Waker,
+}
+
+impl WorkerThread {
+    /// Whether it has finished all replies after [`Command::ShutDown`].
+    fn is_finished(&self) -> bool {
+        self.page.as_ref().is_some_and(|page| page.is_finished())
+    }
+}
+
+/// The threads of all workers.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    /// Mailboxes of those to be started.
+    waiting: VecDeque<(MailSender, WorkerChannels)>,
+    threads: Vec<WorkerThread>,
+    events: Receiver<Event>,
+    sleeper: Sleeper,
+    event_sender: Sender<Event>,
+    waker: Waker,
+}
+
+/// Tells the main thread how a worker ended, also when it panicked.
+struct EndNotice {
+    number: usize,
+    end: Option<End>,
+    events: Sender<Event>,
+    waker: Waker,
+}
+
+impl EndNotice {
+    fn set(&mut self, end: End) {
+        self.end = Some(end);
+    }
+}
+
+impl Drop for EndNotice {
+    fn drop(&mut self) {
+        let number = self.number;
+        let panicked = || {
+            let text = format!("worker {number} ended by a fault of the server");
+            (Err(Failure::Broken(text)), Vec::new())
+        };
+        let end = self.end.take().unwrap_or_else(panicked);
+        // Without a main thread nobody needs to know.
+        let _ = self.events.send(Event::Ended(number, end));
+        self.waker.wake();
+    }
+}
+
+impl Workers {
+    /// So many, to be started one by one.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors.
+    pub(crate) fn new(count: usize) -> io::Result<Self> {
+        let (waker, sleeper) = mailbox::wake_up()?;
+        let (event_sender, events) = channel();
+        let mailboxes = (0..count).map(|_| mailbox::mailbox());
+        let (senders, mailboxes): (Vec<_>, Vec<_>) = mailboxes
+            .collect::<io::Result<Vec<_>>>()?
+            .into_iter()
+            .unzip();
+        let next = senders.iter().cycle().skip(1);
+        let each = senders.iter().zip(next).zip(mailboxes).enumerate();
+        let waiting = each.map(|(number, ((sender, next), mailbox))| {
+            let channels = WorkerChannels {
+                number,
+                mailbox,
+                next_worker: (count > 1).then(|| next.clone()),
+                supervisor: waker.clone(),
+            };
+            (sender.clone(), channels)
+        });
+        Ok(Self {
+            waiting: waiting.collect(),
+            threads: Vec::new(),
+            events,
+            sleeper,
+            event_sender,
+            waker,
+        })
+    }
+
+    /// Starts the next worker, on this processor if one is named. `make` puts it together, in its
+    /// thread.
+    ///
+    /// # Errors
+    /// The kernel's: no thread.
+    ///
+    /// # Panics
+    /// If all were started.
+    pub(crate) fn start<L: Link, D: Disk>(
+        &mut self,
+        processor: Option<usize>,
+        make: impl FnOnce(WorkerChannels) -> Result<Serving<L, D>, Failure> + Send + 'static,
+    ) -> io::Result<()> {
+        let next = self.waiting.pop_front();
+        let (mail, channels) = next.expect("all workers were started");
+        let number = channels.number;
+        let (events, waker) = (self.event_sender.clone(), self.waker.clone());
+        let mut notice = EndNotice {
+            number,
+            end: None,
+            events: events.clone(),
+            waker: waker.clone(),
+        };
+        let body = move || {
+            if let Some(processor) = processor
+                && let Err(error) = cores::bind_thread(processor)
+            {
+                warn!("worker {number} is not bound to processor {processor}: {error}");
+            }
+            notice.set(match make(channels) {
+                Ok(serving) => {
+                    let _ = events.send(Event::Started(number, Arc::clone(serving.page())));
+                    waker.wake();
+                    serving.run()
+                }
+                Err(failure) => (Err(failure), Vec::new()),
+            });
+        };
+        let thread = thread::Builder::new()
+            .name(format!("atlas-worker-{number}"))
+            .spawn(body)?;
+        self.threads.push(WorkerThread {
+            mail,
+            thread,
+            page: None,
+            end: None,
+        });
+        Ok(())
+    }
+
+    fn command(&self, mut make: impl FnMut() -> Command) {
+        for worker in &self.threads {
+            worker.mail.command(make());
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            let (Event::Started(number, _) | Event::Ended(number, _)) = &event;
+            let worker = self.threads.get_mut(*number);
+            let worker = worker.expect("invariant: only started workers send");
+            match event {
+                Event::Started(_, page) => worker.page = Some(page),
+                Event::Ended(_, end) => worker.end = Some(end),
+            }
+        }
+    }
+
+    fn is_each(&self, test: impl Fn(&WorkerThread) -> bool) -> bool {
+        self.threads.iter().all(test)
+    }
+
+    /// The error that a worker ended by, if one did.
+    fn failure(&self) -> Option<Failure> {
+        let ends = self.threads.iter().filter_map(|worker| worker.end.as_ref());
+        ends.filter_map(|(outcome, _)| outcome.clone().err()).next()
+    }
+
+    fn connections(&self) -> usize {
+        let pages = self.threads.iter().filter_map(|it| it.page.as_ref());
+        pages.map(|page| page.connections()).sum()
+    }
+
+    /// The counters of all, added up: as they are, or as they were at the end.
+    fn counters(&self) -> Vec<Pair> {
+        let deadline = Instant::now() + REPORT_TIME_MAX;
+        let ask = |worker: &WorkerThread| {
+            let (reply, answer) = sync_channel(1);
+            worker.mail.command(Command::Report(reply));
+            answer
+        };
+        let answers: Vec<_> = self.threads.iter().map(ask).collect();
+        let each = self.threads.iter().zip(answers).enumerate();
+        overview::sum(each.filter_map(|(number, (worker, answer))| {
+            if let Some((_, counters)) = &worker.end
+                && !counters.is_empty()
+            {
+                return Some(counters.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            answer.recv_timeout(left).ok().or_else(|| {
+                warn!("worker {number} does not report: its counters are older");
+                Some(worker.page.as_ref()?.pairs().collect())
+            })
+        }))
+    }
+
+    /// Waits for the threads that have ended.
+    fn join(self) {
+        for worker in self.threads {
+            if worker.end.is_some() {
+                // A panic was told of as the worker's end.
+                let _ = worker.thread.join();
+            }
+        }
+    }
+}
+
+/// The main thread of a running server.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    workers: Workers,
+    signals: Signals,
+    grace: Duration,
+    /// Loads the certificates again after SIGHUP.
+    tls: Option<tls::Loader>,
+    monitoring: Monitoring,
+    /// When the grace time ends; `None` before the first SIGINT or SIGTERM.
+    deadline: Option<Instant>,
+    /// When all were told to reset their connections.
+    aborted_at: Option<Instant>,
+}
+
+impl Supervisor {
+    /// Ready to [`Supervisor::run`].
+    #[must_use]
+    pub(crate) const fn new(
+        workers: Workers,
+        signals: Signals,
+        grace: Duration,
+        tls: Option<tls::Loader>,
+        monitoring: Monitoring,
+    ) -> Self {
+        Self {
+            workers,
+            signals,
+            grace,
+            tls,
+            monitoring,
+            deadline: None,
+            aborted_at: None,
+        }
+    }
+
+    /// Waits until all workers have started, prints `ready` and supervises until a signal or an error
+    /// ends them; then prints the summary.
+    ///
+    /// # Errors
+    /// The error that ended it.
+    pub(crate) fn run(mut self, urls: &str, start_unix_seconds: u64) -> Result<(), Failure> {
+        let mut outcome = self.wait_for_start(start_unix_seconds);
+        if outcome.is_ok() {
+            announce(urls);
+            notify::tell(notify::READY);
+        } else {
+            self.abort();
+        }
+        let ended = self.supervise();
+        outcome = outcome.and(ended);
+        if outcome.is_ok() {
+            info!("ended");
+        }
+        self.monitoring.close();
+        report::write(report::SUMMARY, self.counters());
+        self.workers.join();
+        outcome
+    }
+
+    fn wait_for_start(&mut self, start_unix_seconds: u64) -> Result<(), Failure> {
+        while !self.workers.is_each(|worker| worker.page.is_some()) {
+            if let Some(failure) = self.workers.failure() {
+                return Err(failure);
+            }
+            self.wait(None)?;
+        }
+        let threads = &self.workers.threads;
+        let pages = threads.iter().filter_map(|it| it.page.clone()).collect();
+        let asker = Asker::new(threads.iter().map(|it| it.mail.clone()).collect());
+        self.monitoring.listen(pages, &asker, start_unix_seconds)
+    }
+
+    /// Until all workers have ended, or will not.
+    fn supervise(&mut self) -> Result<(), Failure> {
+        let mut outcome = Ok(());
+        loop {
+            self.workers.take_events();
+            if outcome.is_ok() {
+                outcome = self.workers.failure().map_or(Ok(()), Err);
+            }
+            if self.workers.is_each(|worker| worker.end.is_some()) {
+                return outcome;
+            }
+            let now = Instant::now();
+            self.handle_signals(now);
+            if outcome.is_ok()
+                && let Some(signal) = self.signals.immediate_termination()
+            {
+                let connections = self.workers.connections();
+                outcome = Err(Failure::Interrupted {
+                    signal,
+                    connections,
+                });
+            }
+            if let Some(deadline) = self.deadline
+                && self.aborted_at.is_none()
+            {
+                let connections = self.workers.connections();
+                if self.workers.is_each(WorkerThread::is_finished) {
+                    self.abort();
+                } else if now >= deadline {
+                    warn!(connections, "the grace time is over: resetting them");
+                    self.abort();
+                }
+            }
+            if outcome.is_err() {
+                self.abort();
+            }
+            self.take_certificates();
+            let until = match self.aborted_at {
+                Some(aborted_at) => Some(aborted_at + ABORT_TIME_MAX),
+                None => self.deadline,
+            };
+            let left = until.map(|until| until.saturating_duration_since(now));
+            if self.aborted_at.is_some() && left.is_some_and(|left| left.is_zero()) {
+                error!(
+                    "a worker has not ended after {} s, because a disk does not answer or by a fault: \
+                     it ends with the process",
+                    ABORT_TIME_MAX.as_secs()
+                );
+                return outcome;
+            }
+            self.wait(left)?;
+        }
+    }
+
+    fn handle_signals(&mut self, now: Instant) {
+        if self.signals.take_sigusr1() {
+            self.monitoring.reopen();
+            report::write(report::COUNTERS, self.counters());
+        }
+        if self.signals.take_sighup() {
+            match &self.tls {
+                Some(loader) => loader.request(),
+                None => info!(
+                    "SIGHUP: no certificates to read; the configuration file is read at start only"
+                ),
+            }
+            self.workers.command(|| Command::ReopenDirectory);
+        }
+        if self.signals.termination_requested() && self.deadline.is_none() {
+            let connections = self.workers.connections();
+            info!(
+                connections,
+                grace_seconds = self.grace.as_secs(),
+                "finishing, then ending"
+            );
+            notify::tell(notify::STOPPING);
+            self.deadline = Some(now + self.grace);
+            self.workers.command(|| Command::ShutDown);
+        }
+    }
+
+    /// Applies certificates that the loader thread has read.
+    fn take_certificates(&self) {
+        let Some(loaded) = self.tls.as_ref().and_then(tls::Loader::poll) else {
+            return;
+        };
+        let certificates = loaded.certificates.count();
+        self.workers.command(|| Command::SetTls(loaded.clone()));
+        info!(certificates, "SIGHUP: the certificates are read again");
+    }
+
+    /// Has all workers reset their connections and end.
+    fn abort(&mut self) {
+        if self.aborted_at.is_none() {
+            self.aborted_at = Some(Instant::now());
+            self.workers.command(|| Command::Abort);
+        }
+    }
+
+    fn counters(&self) -> Vec<Pair> {
+        self.monitoring.outputs().with_own(self.workers.counters())
+    }
+
+    /// Sleeps until something comes, or for `timeout`.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Failure> {
+        let mut sources = [Source::readable(self.signals.wake_fd()); 3];
+        sources[1] = Source::readable(self.workers.sleeper.fd());
+        let mut count = 2;
+        if let Some(loader) = &self.tls {
+            sources[2] = Source::readable(loader.wake_fd());
+            count = 3;
+        }
+        wait::wait(&sources[..count], timeout)
+            .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
+        self.signals.drain();
+        self.workers.sleeper.drain();
+        if let Some(loader) = &self.tls {
+            loader.drain();
+        }
+        self.workers.take_events();
+        Ok(())
+    }
+}
+
+/// Prints the `ready` line on stdout. It is flushed, because a parent process may wait for it; if
+/// stdout is closed, serving goes on.
+fn announce(urls: &str) {
+    let mut stdout = io::stdout().lock();
+    if let Err(error) = writeln!(stdout, "ready {urls}").and_then(|()| stdout.flush()) {
+        warn!("cannot say on stdout that the server is ready: {error}");
+    }
+}
