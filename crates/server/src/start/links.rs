@@ -13,6 +13,7 @@ use link::{
 use memory::ArenaConfig;
 use tracing::{info, warn};
 
+use super::worker_link::WorkerLink;
 use super::{host_ends, refuse_link, shared_ports};
 use crate::doctor::tree::Tree;
 use crate::failure::Failure;
@@ -208,6 +209,19 @@ const fn mac_choice(mac: MacSetting) -> MacChoice {
 }
 
 impl Links {
+    /// One for each worker.
+    pub(super) fn for_workers(self) -> Vec<WorkerLink> {
+        fn all<L>(links: Vec<L>, kind: fn(Box<L>) -> WorkerLink) -> Vec<WorkerLink> {
+            links.into_iter().map(|link| kind(Box::new(link))).collect()
+        }
+        match self {
+            Self::Tap(queues) => all(queues, WorkerLink::Tap),
+            Self::Packet(queues) => all(queues, WorkerLink::Packet),
+            Self::Xdp(queues) => all(queues, WorkerLink::Xdp),
+            Self::XdpPacket(queues) => all(queues, WorkerLink::XdpPacket),
+        }
+    }
+
     /// Whether the device itself writes received frames to the cells of all AF_XDP sockets.
     fn is_zero_copy(&self) -> bool {
         match self {

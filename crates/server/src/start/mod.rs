@@ -31,6 +31,7 @@ mod probe;
 pub(crate) mod routes;
 mod storage;
 mod worker_disk;
+mod worker_link;
 
 use std::io;
 use std::net::IpAddr;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use clock::Instant;
-use link::{CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link, SetupError};
+use link::{CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link as _, SetupError};
 use record::AeadLibrary;
 use session::Conductor;
 use store::Store;
@@ -75,9 +76,10 @@ pub(crate) use content::refuse_raw;
 pub(crate) use probe::{Probed, probe_path};
 
 use content::Content;
-use links::Links;
+
 use storage::{Storage, handles_max, open_store, raise_descriptor_limit, reads_max};
 use worker_disk::WorkerDisk;
+use worker_link::WorkerLink;
 
 /// The worker's start on the monotonic and on the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -160,12 +162,7 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
         link,
         ..settings.clone()
     };
-    match links {
-        Links::Tap(taps) => serve_on(taps, settings, context),
-        Links::Packet(queues) => serve_on(queues, settings, context),
-        Links::Xdp(queues) => serve_on(queues, settings, context),
-        Links::XdpPacket(queues) => serve_on(queues, settings, context),
-    }
+    serve_on(links.for_workers(), settings, context)
 }
 
 /// Reads the certificates, if TLS is configured.
@@ -211,8 +208,8 @@ fn start_loader(source: tls::Source, loaded: &Loaded) -> Result<tls::Loader, Fai
 
 /// A worker's parts that need a privilege to be opened.
 #[derive(Debug)]
-struct Opened<L> {
-    link: L,
+struct Opened {
+    link: WorkerLink,
     storage: Storage,
     /// The processor it is bound to.
     processor: Option<usize>,
@@ -220,8 +217,8 @@ struct Opened<L> {
 
 /// Opens the rest of what needs a privilege, drops privileges, and wraps the links in captures if
 /// there are to be any.
-fn serve_on<L: Link + Send + 'static>(
-    links: Vec<L>,
+fn serve_on(
+    links: Vec<WorkerLink>,
     settings: &Settings,
     context: StartupContext,
 ) -> Result<(), Failure> {
@@ -248,7 +245,7 @@ fn serve_on<L: Link + Send + 'static>(
     let objects_max = objects_max / settings.workers;
     let share = limits.share(settings.workers);
     let processors = processors(settings, links.len());
-    let open = |(number, (mut link, processor)): (usize, (L, Option<usize>))| {
+    let open = |(number, (mut link, processor)): (usize, (WorkerLink, Option<usize>))| {
         let content = (&context.content, number);
         let make = || Storage::make(&mut link, settings, &share, objects_max, content);
         let storage = cores::on(processor, make)?;
@@ -275,20 +272,13 @@ fn serve_on<L: Link + Send + 'static>(
     context.content.check_as(&context.identity)?;
     // What follows waits for signals, too.
     context.signals.set_starting(false);
-    let Some(path) = &settings.pcap else {
-        return assemble(opened, settings, context, objects_max);
+    let capture = |(number, worker): (usize, Opened)| match &settings.pcap {
+        Some(path) => worker.captured(&capture_path(path, number), &context),
+        None => Ok(worker),
     };
-    let capture = |(number, worker): (usize, Opened<L>)| {
-        let path = capture_path(path, number);
-        Ok(Opened {
-            link: capture(worker.link, &path, &context)?,
-            storage: worker.storage,
-            processor: worker.processor,
-        })
-    };
-    let captured = opened.into_iter().enumerate().map(capture);
-    let captured = captured.collect::<Result<Vec<_>, Failure>>()?;
-    assemble(captured, settings, context, objects_max)
+    let opened = opened.into_iter().enumerate().map(capture);
+    let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
+    assemble(opened, settings, context, objects_max)
 }
 
 /// The processor of each worker.
@@ -309,17 +299,21 @@ fn capture_path(path: &Path, worker: usize) -> PathBuf {
     name.into()
 }
 
-fn capture<L: Link>(
-    link: L,
-    path: &Path,
-    context: &StartupContext,
-) -> Result<Captured<L>, Failure> {
-    let epoch_nanos = u64::try_from(context.epoch.unix().as_nanos()).unwrap_or(u64::MAX);
-    let config = CaptureConfig {
-        epoch_nanos,
-        ..CaptureConfig::default()
-    };
-    Captured::create(link, path, config).map_err(|error| files::refuse("--pcap", path, &error))
+impl Opened {
+    /// The same with its frames written to a file.
+    fn captured(self, path: &Path, context: &StartupContext) -> Result<Self, Failure> {
+        let epoch_nanos = u64::try_from(context.epoch.unix().as_nanos()).unwrap_or(u64::MAX);
+        let config = CaptureConfig {
+            epoch_nanos,
+            ..CaptureConfig::default()
+        };
+        let captured = Captured::create(self.link, path, config);
+        let captured = captured.map_err(|error| files::refuse("--pcap", path, &error))?;
+        Ok(Self {
+            link: WorkerLink::Captured(Box::new(captured)),
+            ..self
+        })
+    }
 }
 
 /// The files that the serving user opens, once privileges are dropped, and the flags that name them.
@@ -334,8 +328,8 @@ fn written_later(settings: &Settings) -> Vec<(&'static str, PathBuf)> {
 }
 
 /// Everything a worker is put together from, in its thread.
-struct Parts<L> {
-    link: L,
+struct Parts {
+    link: WorkerLink,
     storage: Storage,
     store: Store,
     conductor: session::Config,
@@ -351,8 +345,8 @@ struct Parts<L> {
 }
 
 /// Creates every part that needs no privilege, and serves.
-fn assemble<L: Link + Send + 'static>(
-    mut opened: Vec<Opened<L>>,
+fn assemble(
+    mut opened: Vec<Opened>,
     settings: &Settings,
     context: StartupContext,
     objects_max: u32,
@@ -478,8 +472,8 @@ fn make_link_watch(
 }
 
 /// How the frames of each worker travel.
-fn link_infos<L: Link>(opened: &[Opened<L>], settings: &Settings) -> Vec<LinkInfo> {
-    let info = |worker: &Opened<L>| LinkInfo {
+fn link_infos(opened: &[Opened], settings: &Settings) -> Vec<LinkInfo> {
+    let info = |worker: &Opened| LinkInfo {
         kind: settings.link.kind(),
         interface: settings.link.interface().to_owned(),
         path: worker.link.frame_path(),
@@ -488,8 +482,11 @@ fn link_infos<L: Link>(opened: &[Opened<L>], settings: &Settings) -> Vec<LinkInf
     opened.iter().map(info).collect()
 }
 
-impl<L: Link> Parts<L> {
-    fn put_together(self, channels: WorkerChannels) -> Result<Serving<L, WorkerDisk>, Failure> {
+impl Parts {
+    fn put_together(
+        self,
+        channels: WorkerChannels,
+    ) -> Result<Serving<WorkerLink, WorkerDisk>, Failure> {
         let Storage {
             arena, mut disk, ..
         } = self.storage;
@@ -558,10 +555,10 @@ fn start_trace(settings: &Settings, epoch: Epoch) -> Result<Option<Arc<Output>>,
     trace.start(start_ms).map(Some)
 }
 
-fn conductor_config<L: Link>(
+fn conductor_config(
     settings: &Settings,
     limits: &Limits,
-    link: &L,
+    link: &WorkerLink,
     aead_library: AeadLibrary,
     seed: [u8; 32],
 ) -> session::Config {
