@@ -3,9 +3,11 @@
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::fchown;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::thread;
+use std::time::Instant;
 
 use super::directory;
-use crate::lab::{Atlas, Lab, NOT_NOW};
+use crate::lab::{Atlas, Lab, NOT_NOW, SILENCE_MAX};
 
 /// The link of [`Lab::join_by_veth`], and our addresses on it.
 const LINK: [&str; 2] = ["--link", "packet:server0"];
@@ -75,10 +77,20 @@ fn a_second_server_at_one_address_of_an_interface_is_refused() {
 
 /// What any local user can do: take the name of the lock on an address.
 fn taken_lock(lab: &Lab, user: u32) -> UnixDatagram {
-    let socket = lab.run(|| {
+    let bind = || {
         let name = SocketAddr::from_abstract_name("atlas/server0/10.78.0.2").unwrap();
-        UnixDatagram::bind_addr(&name).unwrap()
-    });
+        UnixDatagram::bind_addr(&name)
+    };
+    // A process that another test starts has this one's descriptors until it executes its program, so a
+    // socket that was closed here may be open there for a moment.
+    let deadline = Instant::now() + SILENCE_MAX;
+    let socket = loop {
+        match lab.run(bind) {
+            Ok(socket) => break socket,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        thread::yield_now();
+    };
     fchown(&socket, Some(user), None).unwrap();
     socket
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long a peer may be silent before a test gives up: far beyond anything that works.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// A network namespace of this test's own, removed with all that is in it.
 pub(crate) struct Lab {
