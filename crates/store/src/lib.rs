@@ -86,7 +86,7 @@ pub const CLOSED_HANDLES_MAX: usize = 64;
 pub const CLOSES_MAX: usize = 256;
 /// Threads for look-ups and closes unless [`StoreConfig::threads`] says otherwise. A look-up that misses
 /// waits for one or two reads, 0.1 ms each on flash: four threads, a device's share, answer 20,000 a
-/// second. [guess]
+/// second. `[guess]`
 pub const LOOKUP_THREADS: usize = 16;
 /// Most objects expired by one call of [`Store::expire_unused`].
 pub const EXPIRED_OBJECTS_MAX: usize = 64;

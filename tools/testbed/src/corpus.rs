@@ -2,7 +2,7 @@
 //!
 //! tar and gzip make and read them, so anybody can look into one. An archive's bytes depend on its
 //! inputs alone: they are sorted by name and have neither times nor owners. It refuses an archive that
-//! tar does not read. Bounded by: [`LIMIT`] for each call of tar.
+//! tar does not read. Bounded by: `LIMIT` for each call of tar.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -158,7 +158,7 @@ pub struct XdpConfig {
     /// The tag that our frames have on an interface that is no VLAN device; of a VLAN device, its own is
     /// taken.
     pub vlan: Option<VlanTag>,
-    /// Our addresses, 1 to [`ADDRESSES_MAX`](crate::packet::ADDRESSES_MAX).
+    /// Our addresses, 1 to [`ADDRESSES_MAX`].
     pub addresses: Vec<IpAddr>,
     /// Those of them that another station answers ARP and neighbour discovery for; see
     /// [`PacketConfig`](crate::PacketConfig). Means nothing where addresses are shared.
