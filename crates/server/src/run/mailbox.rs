@@ -15,12 +15,11 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use session::Stray;
 
 use crate::observe::connections::Question;
-use crate::observe::metrics::listener;
 use crate::observe::report::Pair;
 use worker::tls::Loaded;
 
-/// Questions that wait at most: one of each thread that asks.
-pub(crate) const QUESTIONS_MAX: usize = listener::THREADS;
+/// Questions that wait at most: one of each thread that asks, of which there are as many.
+pub(crate) const QUESTIONS_MAX: usize = 4;
 
 /// Segments of other workers that wait at most, each of 64 KB at most: some rounds' worth. Beyond that they
 /// are lost, as in a router that is too busy.

@@ -14,6 +14,7 @@ mod link;
 mod place;
 mod sources;
 pub(crate) mod table;
+mod user;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +32,6 @@ use crate::failure::Failure;
 use crate::observe::access_log::AccessLogTarget;
 use crate::run::coalescing::Pauses;
 use crate::start::cores;
-use crate::start::privileges::UserName;
 use worker::tls::CERTIFICATES_MAX;
 
 use crate::observe::trace::{Peers, TraceSettings};
@@ -41,6 +41,7 @@ pub(crate) use file::{CertificateTable, NumberOrAuto, WholeNumber};
 pub(crate) use key::{Key, Number};
 pub(crate) use link::{LinkChoice, MacSetting};
 pub(crate) use table::{CommonArgs, FileConfig, documentation};
+pub(crate) use user::UserName;
 
 use link::{
     check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,

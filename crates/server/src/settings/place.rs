@@ -11,12 +11,12 @@ use record::AeadLibrary;
 use session::CongestionControl;
 
 use super::Origin;
+use super::UserName;
 use super::file::{PortOrOff, Seconds, WholeNumber};
 use super::key::{Key, Number, OFF};
 use crate::failure::Failure;
 use crate::observe::access_log::AccessLogTarget;
 use crate::run::coalescing::Pauses;
-use crate::start::privileges::UserName;
 
 /// A value that is set from what was written as `W`.
 pub(super) trait Place<W> {

@@ -35,7 +35,7 @@ const SLOTS: u32 = 16;
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let settings = &with_host_addresses(settings)?;
     let content = Content::check(settings)?;
-    let identity = Identity::resolve(settings)?;
+    let identity = Identity::resolve(settings.user.as_ref())?;
     // Dropped at once: the process that reads certificates has ended when this does.
     load_tls(settings, &identity)?;
     check_addresses(settings)?;

@@ -136,7 +136,7 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
     })?;
     signals.set_starting(true);
     let content = Content::open(settings, epoch.real)?;
-    let identity = Identity::resolve(settings)?;
+    let identity = Identity::resolve(settings.user.as_ref())?;
     let tls = load_tls(settings, &identity)?;
     check_addresses(settings)?;
     let owner = identity.new_owner();

@@ -26,7 +26,7 @@ pub(crate) struct Probed {
 /// It cannot be served, and what to do.
 pub(crate) fn probe_path(settings: &Settings) -> Result<Probed, Failure> {
     let content = Content::check(settings)?;
-    let identity = Identity::resolve(settings)?;
+    let identity = Identity::resolve(settings.user.as_ref())?;
     identity.assume()?;
     let by = |how: &str| Probed {
         how: format!("{how}, as {identity}"),

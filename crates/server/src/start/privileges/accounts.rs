@@ -6,14 +6,8 @@
 use std::fmt;
 use std::io;
 
+use crate::settings::UserName;
 use crate::start::host;
-
-/// A user as the operator named it: `NAME` or `NAME:GROUP`, either a name or a number.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct UserName {
-    user: String,
-    group: Option<String>,
-}
 
 /// A user the process can become.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,40 +28,6 @@ pub(super) enum AccountError {
     /// A number that no user has, without a group.
     GroupUnknown,
     Lookup(io::Error),
-}
-
-impl UserName {
-    /// Reads `NAME[:GROUP]`; `None` if a part is empty or there are too many.
-    #[must_use]
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (user, group) = match text.split_once(':') {
-            Some((user, group)) => (user, Some(group)),
-            None => (text, None),
-        };
-        let is_name = |part: &str| !part.is_empty() && !part.contains([':', '\0']);
-        (is_name(user) && group.is_none_or(is_name)).then(|| Self {
-            user: user.into(),
-            group: group.map(str::to_owned),
-        })
-    }
-
-    /// That user, with its own group.
-    #[must_use]
-    pub(super) fn of_user(user: &str) -> Self {
-        Self {
-            user: user.into(),
-            group: None,
-        }
-    }
-}
-
-impl fmt::Display for UserName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.group {
-            Some(group) => write!(f, "{}:{group}", self.user),
-            None => f.write_str(&self.user),
-        }
-    }
 }
 
 impl AccountError {
@@ -131,16 +91,6 @@ mod tests {
     fn found(text: &str) -> Result<(u32, u32), AccountError> {
         let account = find(&UserName::parse(text).unwrap())?;
         Ok((account.uid, account.gid))
-    }
-
-    #[test]
-    fn a_user_is_a_name_and_perhaps_a_group() {
-        for text in ["root", "root:root", "0:0", "a-b_c.d"] {
-            assert_eq!(UserName::parse(text).unwrap().to_string(), text);
-        }
-        for text in ["", ":", "root:", ":root", "a:b:c", "a\0b"] {
-            assert_eq!(UserName::parse(text), None, "{text:?}");
-        }
     }
 
     #[test]

@@ -28,9 +28,9 @@ use rustix::thread::{
 use tracing::debug;
 
 use crate::failure::Failure;
-use crate::settings::Settings;
+use crate::settings::{Origin, UserName};
 
-pub(crate) use accounts::{Account, UserName};
+pub(crate) use accounts::Account;
 
 /// Users looked for when none is named, the first that exists is taken.
 const USERS_DEFAULT: [&str; 2] = ["atlas", "nobody"];
@@ -61,13 +61,13 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// The user that serves, by the settings and the user that started the process.
+    /// The user that serves, by what the settings name and the user that started the process.
     ///
     /// # Errors
     /// The user does not exist, or only root could become it.
-    pub(crate) fn resolve(settings: &Settings) -> Result<Self, Failure> {
+    pub(crate) fn resolve(user: Option<&(UserName, Origin)>) -> Result<Self, Failure> {
         let is_root = geteuid().is_root();
-        let Some((name, origin)) = &settings.user else {
+        let Some((name, origin)) = user else {
             return if is_root {
                 default_account().map(Self::Other)
             } else {

@@ -6,7 +6,7 @@
 //!
 //! It refuses (404) every path but three, and (403) to list connections for other hosts, or for a page
 //! that reached this host by a name of its own choice (DNS rebinding). Bounds: [`CONNECTIONS_MAX`]
-//! connections at once, and one more makes room for itself; [`THREADS`] lists at once;
+//! connections at once, and one more makes room for itself; `THREADS` lists at once;
 //! [`http::HEAD_BYTES_MAX`] of a request, [`HEAD_TIME_MAX`] for its rest, [`EXCHANGE_TIME_MAX`] for an
 //! exchange.
 
@@ -26,12 +26,13 @@ use super::overview::Overview;
 use super::{Health, text};
 use crate::failure::Failure;
 use crate::observe::connections::{Asker, Query};
+use crate::run::mailbox::QUESTIONS_MAX;
 use crate::start::host;
 
 /// Connections open at once. For one more, the one is closed that has been silent for longest.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// Threads that list connections; as many more lists may wait.
-pub(crate) const THREADS: usize = 4;
+const THREADS: usize = QUESTIONS_MAX;
 /// Longest time from a connection's beginning to its end.
 pub(crate) const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Longest time from a request's first byte to the end of its head: a retransmission fits in.
