@@ -281,7 +281,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
 }
 
 /// Passes at once: they mostly wait. More would keep a machine of two processors from others' deadlines.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 3;
 
 /// A link, and a number of workers.
 #[derive(Clone, Copy, Debug)]
