@@ -2,7 +2,7 @@
 //!
 //! A row of a table whose last column is headed `Constant` names one in that column, and has its value in the column
 //! before. For prose there is [`QUOTES`]. It refuses a name that the product defines twice: a path in front tells which
-//! (`listener::THREADS`). Bounded by the product's constants whose value is a number, a product or a shift of numbers,
+//! (`mailbox::QUESTIONS_MAX`). Bounded by the product's constants whose value is a number, a product or a shift of numbers,
 //! or a duration of a number.
 
 use anyhow::{Context as _, Result, bail, ensure};
