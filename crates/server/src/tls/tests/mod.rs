@@ -13,7 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 /// The name of every server here, but where a test is about names.
 const NAME: &str = "video.example";
 
-/// Who vouches for every certificate here.
+/// The issuer of every certificate here.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,

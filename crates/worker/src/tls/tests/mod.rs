@@ -30,7 +30,7 @@ const TOKEN: TlsToken = TlsToken {
     serial: 7,
 };
 
-/// Who vouches for every certificate here.
+/// The issuer of every certificate here.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
