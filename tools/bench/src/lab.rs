@@ -1,5 +1,5 @@
-//! What every bench stands in: network namespaces with a veth pair or for a TAP, a disk, servers pinned
-//! to one core and clients to another.
+//! What every bench stands in: a network namespace for a TAP, a disk, servers pinned to one core and clients to
+//! another.
 //!
 //! It refuses nothing the benches do not; each limit it has is a deadline.
 
@@ -100,15 +100,6 @@ impl Contender {
     }
 }
 
-/// Where and how a server serves.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
-    /// The interface in it is [`VethPair::SERVER_INTERFACE`], whatever it is.
-    pub(crate) namespace: &'a Namespace,
-    /// TLS on port 443, otherwise plain HTTP on port 80.
-    pub(crate) is_tls: bool,
-}
-
 /// Where a server of its kind serves: Atlas beside the kernel, all others on it.
 pub(crate) fn address(contender: &Contender, is_tls: bool) -> Result<SocketAddr> {
     let port = if is_tls { HTTPS_PORT } else { HTTP_PORT };
@@ -122,8 +113,7 @@ pub(crate) fn address(contender: &Contender, is_tls: bool) -> Result<SocketAddr>
 
 /// Everything set up for the runs. Fields are undone in the order they stand here.
 pub(crate) struct Lab {
-    pub(crate) veth: VethPair,
-    /// Where `atlas-bench wire` makes its TAP.
+    /// Where the TAP of `atlas-bench wire` is, [`VethPair::SERVER_INTERFACE`].
     pub(crate) wire: Namespace,
     /// Apache Traffic Server's cache, if it was asked for.
     traffic_server: Option<TrafficServer>,
@@ -146,18 +136,13 @@ impl Lab {
         let load_before = fs::read_to_string("/proc/loadavg").context("reading the load")?;
         let load_before = load_before.trim().to_owned();
         let mut undo = Undo::default();
-        let veth = VethPair::new()?;
         let wire = Namespace::new("w")?;
         allow_cubic(&mut undo)?;
         undo.set(Path::new(BACKLOG), BACKLOG_FRAMES)?;
-        for namespace in [&veth.server, &veth.client, &wire] {
-            tune_kernel_tcp(namespace)?;
-        }
-        free_ports(&veth)?;
+        tune_kernel_tcp(&wire)?;
         eprintln!("making the bench disk");
         let bench_disk = BenchDisk::new(total_bytes, object_bytes, copies, CLIENT_CORE)?;
         Ok(Self {
-            veth,
             wire,
             traffic_server: None,
             raw_store: None,
@@ -166,14 +151,6 @@ impl Lab {
             load_before,
             _undo: undo,
         })
-    }
-
-    /// A server on the veth pair.
-    pub(crate) fn veth(&self, is_tls: bool) -> Place<'_> {
-        Place {
-            namespace: &self.veth.server,
-            is_tls,
-        }
     }
 
     /// What is served, and from which disk.
@@ -224,38 +201,37 @@ impl Lab {
         }
     }
 
-    /// Starts a server on its core; with `arguments`, separated by spaces, if it is the Atlas
+    /// Starts a server on its core, over TLS on port 443 or in plain HTTP on port 80; with `arguments`, separated by spaces, if it is the Atlas
     /// that is measured. A baseline gets none: it may not know them.
     pub(crate) fn start(
         &self,
-        place: Place<'_>,
         contender: &Contender,
+        is_tls: bool,
         arguments: &str,
-    ) -> Result<(Server, SocketAddr)> {
-        let at = address(contender, place.is_tls)?;
-        let identity = place.is_tls.then_some(&self.credentials.identity);
-        let (namespace, root) = (place.namespace, &self.disk().root);
+    ) -> Result<Server> {
+        let at = address(contender, is_tls)?;
+        let identity = is_tls.then_some(&self.credentials.identity);
+        let (namespace, root) = (&self.wire, &self.disk().root);
         let core = Some(SERVER_CORE);
-        let server = match contender {
+        match contender {
             Contender::Atlas(binary) | Contender::AtlasBaseline(binary) => {
                 let content = self.content(contender);
-                self.start_atlas(place, at, binary, (&content, arguments))?
+                self.start_atlas(at, is_tls, binary, (&content, arguments))
             }
             Contender::Nginx(mode) => {
                 let tls = identity.map(|identity| NginxTls {
                     identity: identity.clone(),
                     is_kernel_tls: is_kernel_tls_available(),
                 });
-                NginxConfig::rival(*mode, root, at, tls.as_ref())?.start(namespace, core)?
+                NginxConfig::rival(*mode, root, at, tls.as_ref())?.start(namespace, core)
             }
-            Contender::Peer(peer) => peer.start(namespace, core, root, at, identity)?,
+            Contender::Peer(peer) => peer.start(namespace, core, root, at, identity),
             Contender::TrafficServer => {
                 let cache = self.traffic_server.as_ref();
                 let cache = cache.context("it has no device for its cache")?;
-                cache.start(namespace, core, at, place.is_tls)?
+                cache.start(namespace, core, at, is_tls)
             }
-        };
-        Ok((server, at))
+        }
     }
 
     /// What the client is to trust.
@@ -265,12 +241,12 @@ impl Lab {
 
     fn start_atlas(
         &self,
-        place: Place<'_>,
         address: SocketAddr,
+        is_tls: bool,
         binary: &Path,
         (content, arguments): (&Path, &str),
     ) -> Result<Server> {
-        let mut command = place.namespace.command("taskset");
+        let mut command = self.wire.command("taskset");
         command.args(["-c", &SERVER_CORE.to_string()]);
         command.arg(binary).arg("serve").arg(content);
         if !arguments.contains("--link ") {
@@ -278,7 +254,7 @@ impl Lab {
         }
         command.args(["--address", &format!("{}/16", address.ip())]);
         let port = address.port().to_string();
-        if place.is_tls {
+        if is_tls {
             command.args(["--http", "off", "--https", &port]);
             let identity = &self.credentials.identity;
             command.arg("--cert").arg(&identity.certificate);
@@ -293,7 +269,6 @@ impl Lab {
     /// What a report says of the machine and of what ran on it.
     pub(crate) fn environment(&self, contenders: &[Contender]) -> Result<Vec<(String, String)>> {
         let mut environment = vec![
-            ("command", command_line()),
             ("commit", commit()),
             ("kernel", text_of(Command::new("uname").arg("-sr"))),
             ("processor", processor()?),
@@ -301,7 +276,10 @@ impl Lab {
                 "cores",
                 format!("server {SERVER_CORE}, client and disk {CLIENT_CORE}"),
             ),
-            ("network", self.network()?),
+            (
+                "network",
+                "a TAP, see bench/README.md; kernel TCP cubic".to_owned(),
+            ),
             ("load before", self.load_before.clone()),
         ];
         let atlas = contenders.iter().find_map(|contender| match contender {
@@ -339,29 +317,6 @@ impl Lab {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect())
-    }
-
-    fn network(&self) -> Result<String> {
-        let interface = format!("/sys/class/net/{}", VethPair::CLIENT_INTERFACE);
-        let receive = self
-            .veth
-            .client
-            .command("cat")
-            .arg(format!("{interface}/queues/rx-0/rps_cpus"))
-            .args([
-                &format!("{interface}/mtu"),
-                "/proc/sys/net/ipv4/tcp_congestion_control",
-            ])
-            .output()?;
-        let receive = String::from_utf8_lossy(&receive.stdout);
-        let mut receive = receive.split_whitespace();
-        let mut next = || receive.next().unwrap_or("?").to_owned();
-        Ok(format!(
-            "wire: a TAP, see bench/README.md; veth: offloads default, client's RPS mask {}, MTU {}, kernel TCP {}",
-            next(),
-            next(),
-            next()
-        ))
     }
 }
 
@@ -440,14 +395,6 @@ fn allow_cubic(undo: &mut Undo) -> Result<()> {
         return Ok(());
     }
     undo.set(allowed, &format!("{} cubic", before.trim()))
-}
-
-/// Ports for thousands of connections from one address, a second or at once, of a turn right behind
-/// another. When most are taken the kernel looks for a free one for milliseconds, at each connect:
-/// 16,000 connections then took half a minute to open, and servers tired of the first of them.
-fn free_ports(veth: &VethPair) -> Result<()> {
-    veth.client.set("ipv4/tcp_tw_reuse", "1")?;
-    veth.client.set("ipv4/ip_local_port_range", "1024 65535")
 }
 
 fn processor() -> Result<String> {

@@ -22,6 +22,7 @@ mod paths;
 mod statistics;
 mod stored;
 mod tls;
+mod wire;
 
 use anyhow::{Result, ensure};
 use clap::Subcommand;

@@ -17,9 +17,6 @@ const EXIT_FAILED: u8 = 1;
 /// What follows `atlas-bench --help`.
 const NOTES: &str = "\
 Examples:
-  1,000 handshakes a second, one request each:
-    atlas-bench load -c 16000 --arrivals 1000 --insecure https://10.77.0.2/small.bin
-
   What a disk gives one core with 64 reads in flight:
     taskset -c 0 atlas-bench stages read /dev/nvme0n1 --window 64 --watch-core 0
 
@@ -50,8 +47,6 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Load a server over TLS with streams, or with handshakes that arrive at a rate
-    Load(load::LoadArgs),
     /// Load a server through a TAP that behaves as a NIC does, with clients that see headers only
     Wire(Box<nic_wire::WireArgs>),
     /// Run one stage of Atlas's pipeline alone: read, session, seal or write
@@ -60,7 +55,6 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Load(args) => load::run(&args),
         Command::Wire(args) => nic_wire::run(&args),
         Command::Stages(args) => stages::run(&args),
     };

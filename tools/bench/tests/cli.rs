@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 
 /// The instruments.
-const INSTRUMENTS: [&str; 2] = ["load", "stages"];
+const INSTRUMENTS: [&str; 2] = ["wire", "stages"];
 
 fn bench(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_atlas-bench"))
@@ -49,8 +49,7 @@ fn help_names_each_instrument_and_fits_a_hundred_columns() {
 #[test]
 fn what_cannot_be_measured_is_one_line_and_exits_with_one() {
     for words in [
-        &["load", "--urls", "/no/such/file"][..],
-        &["wire", "--server", "10.99.0.2:80"],
+        &["wire", "--server", "10.99.0.2:80"][..],
         &["stages", "read", "/no/such/directory"],
     ] {
         let output = bench(words);
@@ -65,7 +64,7 @@ fn what_cannot_be_measured_is_one_line_and_exits_with_one() {
 
 #[test]
 fn usage_errors_exit_with_two() {
-    for words in [&[][..], &["load"], &["serve", "/srv"], &["stages", "dance"]] {
+    for words in [&[][..], &["wire"], &["serve", "/srv"], &["stages", "dance"]] {
         assert_eq!(bench(words).status.code(), Some(2), "{words:?}");
     }
     assert_eq!(bench(&["--version"]).status.code(), Some(0));

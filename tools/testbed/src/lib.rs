@@ -1,6 +1,6 @@
 //! What every program that runs a server for real needs: network namespaces and veth pairs, disks,
 //! children, other servers to compare with, test content, and undoing; and what all instruments need: seeded
-//! numbers, delays, times of cores, a TLS client.
+//! numbers, delays, times of cores.
 //!
 //! Everything set up here is undone when its guard is dropped, in reverse order, whether the
 //! command succeeded, failed, panicked or was interrupted: signals only set a flag
@@ -37,7 +37,6 @@ pub mod raw_store;
 pub mod rivals;
 pub mod server;
 pub mod suite;
-pub mod tls_client;
 pub mod traffic_server;
 pub mod undo;
 

@@ -8,21 +8,21 @@ use clap::Args;
 use clock::Duration;
 use rustls::pki_types::ServerName;
 use testbed::content::OBJECT_SEED;
-use testbed::tls_client::{Suite, Version};
 
-use crate::client::{AckPolicy, TlsClient};
+use crate::client::TlsClient;
 use crate::filter::WholeShare;
 use crate::frame::{Addresses, PORTS};
-use crate::paths::{Paths, expand, list};
+use crate::paths::{Paths, list};
 use crate::samples::Reference;
 use crate::schedule::Distances;
 use crate::tally::Work;
+use crate::visits::AT_ONCE;
 
 /// Most connections of a run, sampled ones included.
 pub const CONNECTIONS_MAX: u32 = 1 << 20;
 
 const NOTES: &str = "\
-All in one network namespace, the server on core 0, the clients on core 1:
+Examples, all in one network namespace, the server on core 0, the clients on core 1:
   ip netns add wire
   ip netns exec wire atlas-bench wire --server 10.99.0.1:80 --host-address 10.99.0.1/16 \\
     --core 1 --server-core 0 -c 64 --sample 4 --directory DIR &     (says `ready ...`)
@@ -35,7 +35,7 @@ begin to ask; once each is warm (--warm-up-replies, --warm-up-bytes) the window 
 
 Output:
   stderr  one line when the interface is there: ready wire0; one each five seconds after
-  stdout  the report at the end (--seconds, --passes, SIGINT, SIGTERM)
+  stdout  the report at the end (--seconds, --passes, SIGINT, SIGTERM), a JSON object
 The exit code is 1 if a frame was lost before the clients, if any reply was wrong, or none came.
 
 Rights: CAP_NET_ADMIN and CAP_BPF, CAP_SYS_ADMIN for the filter's run time; /dev/net/tun.";
@@ -48,7 +48,7 @@ Rights: CAP_NET_ADMIN and CAP_BPF, CAP_SYS_ADMIN for the filter's run time; /dev
 #[derive(Args, Clone, Debug)]
 #[command(after_help = NOTES)]
 pub struct WireArgs {
-    /// Paths to ask for; {0..99} stands for each number. Without any: all files of --directory
+    /// Paths to ask for. Without any: all files of --directory
     #[arg(value_name = "PATH")]
     pub paths: Vec<String>,
     /// The TAP; made if it is not there
@@ -109,9 +109,6 @@ pub struct WireArgs {
     /// Longest wait for anything: a connection more that stands, a byte more
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
-    /// Asks on each connection as soon as it stands, not once all stand
-    #[arg(long)]
-    pub no_hold: bool,
     /// Connections opened a second, and connections that begin to ask a second once all stand
     #[arg(long, value_name = "N", default_value_t = 20_000,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -124,44 +121,30 @@ pub struct WireArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub connect_max: u64,
     /// Each connection asks every so many seconds, as a player does; else when it has its reply
-    #[arg(long, value_name = "SECONDS", value_parser = parse_every, conflicts_with = "no_hold")]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_every)]
     pub every: Option<Duration>,
-    /// Speaks TLS
-    #[arg(long)]
+    /// Visitors a second from the warm-up on, whatever became of those before: each connects, asks once and goes
+    #[arg(long, value_name = "N", requires = "visit_path",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub visits: Option<u32>,
+    /// What they ask for
+    #[arg(long, value_name = "PATH", requires = "visit_bytes")]
+    pub visit_path: Option<String>,
+    /// Its size, bytes
+    #[arg(long, value_name = "BYTES")]
+    pub visit_bytes: Option<u64>,
+    /// Speaks TLS 1.3, with AES-128-GCM
+    #[arg(long, requires = "ca")]
     pub tls: bool,
-    /// The version of TLS
-    #[arg(
-        long,
-        value_name = "VERSION",
-        value_enum,
-        default_value = "1.3",
-        requires = "tls"
-    )]
-    pub tls_version: Version,
-    /// Its AEAD: aes-128-gcm or aes-256-gcm
-    #[arg(
-        long,
-        value_name = "AEAD",
-        value_enum,
-        default_value = "aes-128-gcm",
-        requires = "tls"
-    )]
-    pub suite: Suite,
     /// Trusts the authorities in this file, PEM
     #[arg(long, value_name = "FILE", requires = "tls")]
     pub ca: Option<PathBuf>,
-    /// Trusts whoever answers
-    #[arg(long, conflicts_with = "ca", requires = "tls")]
-    pub insecure: bool,
     /// The name the certificate must have, and Host; without it the server's address
     #[arg(long, value_name = "NAME")]
     pub server_name: Option<String>,
     /// Round trip, milliseconds: 20, or 10-40 for constant ones evenly spread over the connections
     #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_range)]
     pub rtt: (Duration, Duration),
-    /// Acknowledge each so many full packets (1,448 bytes over IPv4); without it each received frame, as GRO
-    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub ack_every: Option<u32>,
     /// Bytes of the largest IP packet, the interface's MTU: what MSS the clients announce
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
           value_parser = clap::value_parser!(u16).range(1280..=9000))]
@@ -169,9 +152,6 @@ pub struct WireArgs {
     /// Packets of the server lost, in a million
     #[arg(long, value_name = "PPM", default_value_t = 0)]
     pub loss: u32,
-    /// Frames of the server overtaken by others, in a million
-    #[arg(long, value_name = "PPM", default_value_t = 0)]
-    pub reorder: u32,
     /// Least time between two bursts of frames to the server, as by a NIC's interrupt moderation
     #[arg(long, value_name = "US", default_value_t = 20)]
     pub moderation_us: u64,
@@ -184,9 +164,6 @@ pub struct WireArgs {
     /// The server's core: what comes for it is worked on there (RPS), and its time is reported
     #[arg(long, value_name = "CORE")]
     pub server_core: Option<usize>,
-    /// Prints the report as one JSON object
-    #[arg(long)]
-    pub json: bool,
 }
 
 fn parse_every(text: &str) -> Result<Duration, String> {
@@ -241,7 +218,7 @@ impl WireArgs {
             server,
             port: self.server.port(),
             client,
-            unsampled: self.connections,
+            unsampled: self.connections + self.visits.map_or(0, |_| AT_ONCE),
             sampled: self.sample,
         };
         ensure!(
@@ -254,10 +231,7 @@ impl WireArgs {
 
     /// What is asked.
     pub(crate) fn paths(&self) -> Result<Paths> {
-        let mut paths = Vec::new();
-        for pattern in &self.paths {
-            paths.extend(expand(pattern)?);
-        }
+        let mut paths = self.paths.clone();
         if let Some(file) = &self.paths_from {
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("reading {}", file.display()))?;
@@ -292,7 +266,11 @@ impl WireArgs {
         };
         let passes = self.passes.unwrap_or(u64::MAX);
         ensure!(passes > 0, "--passes is above 0");
-        Paths::new(&paths, sizes, &host, (self.seed, passes))
+        let mut paths = Paths::new(&paths, sizes, &host, (self.seed, passes))?;
+        if let Some((path, bytes)) = self.visit_path.as_ref().zip(self.visit_bytes) {
+            paths.add_visit(path, bytes, &host)?;
+        }
+        Ok(paths)
     }
 
     /// How handshakes are made.
@@ -300,27 +278,13 @@ impl WireArgs {
         if !self.tls {
             return Ok(None);
         }
-        ensure!(
-            self.suite != Suite::ChaCha20,
-            "--suite chacha20: the beginning of a record can be decrypted of AES-GCM only"
-        );
         let name = match &self.server_name {
             Some(name) => ServerName::try_from(name.clone())
                 .with_context(|| format!("--server-name {name}: not a name"))?,
             None => ServerName::IpAddress(self.server.ip().into()),
         };
-        let config = testbed::tls_client::client_config(testbed::tls_client::ClientOptions {
-            version: Some(self.tls_version),
-            suite: Some(self.suite),
-            authorities: self.ca.as_deref(),
-            is_insecure: self.insecure,
-        })?;
-        let version = self.tls_version;
-        Ok(Some(TlsClient {
-            config,
-            name,
-            version,
-        }))
+        let authorities = self.ca.as_deref().context("--tls needs --ca")?;
+        TlsClient::new(authorities, name).map(Some)
     }
 
     /// What sampled replies are compared with.
@@ -350,14 +314,6 @@ impl WireArgs {
             least: self.rtt.0,
             most: self.rtt.1,
             seed: self.seed,
-        }
-    }
-
-    pub(crate) const fn ack_policy(&self) -> AckPolicy {
-        match self.ack_every {
-            // Less the headers of IPv4 and TCP, and 12 bytes of timestamps.
-            Some(packets) => AckPolicy::EveryBytes(packets * (self.mtu as u32 - 52)),
-            None => AckPolicy::EveryFrame,
         }
     }
 }
@@ -420,13 +376,8 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_are_acknowledged_are_of_the_mtu() {
-        let bytes = |flags: &str| match parse(flags).unwrap().ack_policy() {
-            AckPolicy::EveryBytes(bytes) => bytes,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(bytes("/a --ack-every 2"), 2896);
-        assert_eq!(bytes("/a --ack-every 2 --mtu 9000"), 17_896);
+    fn an_mtu_is_one_of_ipv6_or_a_jumbo_frame_at_most() {
+        assert!(parse("/a --mtu 1280").is_ok() && parse("/a --mtu 9000").is_ok());
         assert!(parse("/a --mtu 9001").is_err() && parse("/a --mtu 1279").is_err());
     }
 

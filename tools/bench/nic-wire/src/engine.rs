@@ -17,30 +17,29 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use testbed::cores::CoreTime;
 use testbed::latency::Latency;
 use testbed::random::Random;
-use testbed::tls_client::Suite;
 use wire::{HEADERS_BYTES_MAX, MacAddress, Route, SeqNumber, TcpFlags};
 
-use crate::client::{AckPolicy, Arrival, Connection, TlsClient, Transmit};
+use crate::client::{Arrival, Connection, TlsClient, Transmit};
 use crate::filter::WholeShare;
 use crate::filter::watch::HEAD_TEXT_BYTES;
 use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
 use crate::pace::{Pace, Rate};
 use crate::paths::Paths;
-use crate::report::{Counts, Ending, Faults, Report, SCHEMA, WarmUp, WireCost, float, ratio};
+use crate::report::{Counts, Ending, Faults, Report, WarmUp, WireCost, float, ratio};
 use crate::samples::Samples;
 use crate::schedule::{Distances, Schedule};
-use crate::tally::{Seconds, Tallies, Work};
+use crate::tally::{Tallies, Work};
 use crate::tap::{FRAME_BYTES_MAX, Tap};
+use crate::visits::Visits;
 use crate::watches::Watches;
 use crate::world::Around;
 
 /// Frames received, and segments sent, in one round.
 const BATCH_FRAMES: usize = 256;
 
-/// Overtaken frames that are held at once, and for how long.
-const HELD_MAX: usize = 1024;
-const HELD_FOR: Duration = Duration::from_millis(1);
+/// How far opening connections may be behind its rate to catch up.
+const CONNECT_CATCH_UP: Duration = Duration::from_millis(10);
 
 /// How often unanswered SYNs and requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -71,7 +70,6 @@ pub(crate) struct Plan {
     pub(crate) whole: WholeShare,
     pub(crate) impairments: Impairments,
     pub(crate) distances: Distances,
-    pub(crate) policy: AckPolicy,
     /// Bytes of the largest IP packet.
     pub(crate) mtu: u16,
     pub(crate) moderation: Duration,
@@ -82,10 +80,10 @@ pub(crate) struct Plan {
     /// The window, and how long it may become for five median replies to fit.
     pub(crate) window: Duration,
     pub(crate) window_max: Duration,
-    /// Whether all connections stand before the first asks.
-    pub(crate) is_held: bool,
     /// The distance of a connection's requests, if they are paced.
     pub(crate) every: Option<Duration>,
+    /// Visitors a second.
+    pub(crate) visits_per_second: Option<u32>,
     /// Connections opened, or beginning to ask, a second.
     pub(crate) connect_rate: u32,
     pub(crate) connect_at_once: u32,
@@ -93,8 +91,6 @@ pub(crate) struct Plan {
     pub(crate) patience: Duration,
     pub(crate) seed: u64,
     pub(crate) tls: Option<TlsClient>,
-    /// Its AEAD, for the report.
-    pub(crate) suite: Option<Suite>,
     pub(crate) server_core: Option<usize>,
 }
 
@@ -129,7 +125,6 @@ pub(crate) struct Engine {
     connections: Vec<Connection>,
     around: Around,
     faults: Faults,
-    held: Schedule<Vec<u8>>,
     buffer: Box<[u8]>,
     started: std::time::Instant,
     server: Option<MacAddress>,
@@ -139,7 +134,6 @@ pub(crate) struct Engine {
     connecting: u32,
     phase: Phase,
     rate: Rate,
-    seconds: Seconds,
     warm_up: WarmUp,
     connect_began: Option<Instant>,
     connect_seconds: f64,
@@ -157,6 +151,8 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(tap: Tap, plan: Plan, watches: Watches) -> Result<Self> {
         let addresses = plan.addresses;
+        let visits = Visits::new(plan.visits_per_second);
+        let visitors = visits.count();
         let connection = |index: u32| {
             let drawn = Random::new(plan.seed ^ u64::from(index)).next();
             let initial = u32::try_from(drawn >> 32).unwrap_or(0);
@@ -167,10 +163,14 @@ impl Engine {
         Ok(Self {
             dropped_before: tap.dropped_frames()?,
             tap,
-            rate: Rate::new(plan.connect_rate),
+            rate: Rate::new(plan.connect_rate, CONNECT_CATCH_UP),
             around: Around {
-                pace: Pace::new(plan.every, plan.is_held),
-                tallies: Tallies::new(connections.len(), plan.warm_up_work),
+                pace: Pace::new(plan.every, visitors),
+                tallies: Tallies::new(
+                    connections.len().saturating_sub(visitors as usize),
+                    plan.warm_up_work,
+                ),
+                visits,
                 plan,
                 counts: Counts::default(),
                 first_byte: Latency::default(),
@@ -179,21 +179,20 @@ impl Engine {
                 current: 0,
                 now: Instant::ZERO,
                 failed: None,
+                visit_over: None,
                 reopen: Vec::new(),
                 watches,
                 explanation: None,
             },
             connections,
             faults: Faults::default(),
-            held: Schedule::default(),
             buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
             started: std::time::Instant::now(),
             server: None,
             ask_at: Instant::ZERO,
-            opened: 0,
+            opened: visitors,
             connecting: 0,
             phase: Phase::Connecting,
-            seconds: Seconds::default(),
             warm_up: WarmUp::default(),
             connect_began: None,
             connect_seconds: 0.0,
@@ -256,14 +255,8 @@ impl Engine {
                     None
                 }
             }
-            Phase::Window(mark) if is_sweep => {
-                let elapsed = now.since(mark.at);
-                let total = self.around.counts.body_bytes - mark.counts.body_bytes;
-                self.seconds.advance(elapsed.as_secs(), total);
-                if self.is_window_over(elapsed) {
-                    return Ok(Some(Ending::Time));
-                }
-                None
+            Phase::Window(mark) if is_sweep && self.is_window_over(now.since(mark.at)) => {
+                return Ok(Some(Ending::Time));
             }
             Phase::Window(_) => None,
         };
@@ -284,23 +277,25 @@ impl Engine {
     /// Connections that are to have more replies or bytes before the window begins.
     fn cold_connections(&self) -> u64 {
         let failed: u64 = self.faults.counts.values().sum();
-        let total = self.connections.len() as u64;
+        let total = self.lasting().len() as u64;
         total.saturating_sub(u64::from(self.around.tallies.warm()) + failed)
     }
 
     fn begin_warm_window(&mut self, elapsed: Duration) {
+        let total = self.lasting().len() as u64;
         let around = &mut self.around;
         let warm = around.tallies.warm();
         self.warm_up = WarmUp {
             seconds: elapsed.as_secs_f64(),
             wanted: around.plan.warm_up_work,
             connections: warm,
-            share: ratio(f64::from(warm), float(self.connections.len() as u64)),
+            share: ratio(f64::from(warm), float(total)),
             replies: around.counts.replies,
         };
         around.first_byte = Latency::default();
         around.whole = Latency::default();
         around.tallies.begin_window();
+        around.visits.begin_window();
     }
 
     /// Whether the window has been long enough: as long as was asked, and so long that five median
@@ -332,8 +327,8 @@ impl Engine {
     /// A line for whoever waits.
     fn tell(&self, now: Instant) {
         let counts = &self.around.counts;
-        let standing = self.opened - self.connecting;
-        let total = self.connections.len();
+        let standing = self.opened - self.around.visits.count() - self.connecting;
+        let total = self.lasting().len();
         let text = match &self.phase {
             Phase::Connecting => format!("{standing} of {total} connections stand"),
             Phase::Starting => "connections begin to ask".to_owned(),
@@ -378,10 +373,6 @@ impl Engine {
     /// One round; whether there was work.
     fn step(&mut self, now: Instant) -> Result<bool> {
         let mut work = self.receive(now)?;
-        while let Some(bytes) = self.held.take_due(now) {
-            self.handle_frame(now, &bytes, false)?;
-            work += 1;
-        }
         if self.server.is_none() {
             self.ask_for_server(now)?;
         } else {
@@ -391,6 +382,7 @@ impl Engine {
             self.work_on(index, |connection, around| connection.start(now, around));
             work += 1;
         }
+        self.visit(now);
         work += self.transmit(now)?;
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
@@ -414,14 +406,14 @@ impl Engine {
         while count < BATCH_FRAMES
             && let Some(bytes) = self.tap.receive(&mut buffer)?
         {
-            self.handle_frame(now, buffer.get(..bytes).unwrap_or_default(), true)?;
+            self.handle_frame(now, buffer.get(..bytes).unwrap_or_default())?;
             count += 1;
         }
         self.buffer = buffer;
         Ok(count)
     }
 
-    fn handle_frame(&mut self, now: Instant, bytes: &[u8], is_new: bool) -> Result<()> {
+    fn handle_frame(&mut self, now: Instant, bytes: &[u8]) -> Result<()> {
         let Some((vnet, frame)) = bytes.split_first_chunk::<VNET_HEADER_BYTES>() else {
             self.around.counts.unknown_frames += 1;
             return Ok(());
@@ -440,15 +432,10 @@ impl Engine {
             self.around.counts.unknown_frames += 1;
             return Ok(());
         };
-        if arrival.bytes > 0 && is_new {
+        if arrival.bytes > 0 {
             self.progress_at = now;
             self.around.counts.frames += 1;
             self.around.counts.frame_text_bytes += u64::from(arrival.bytes);
-            if self.held.len() < HELD_MAX && self.around.plan.impairments.is_overtaken() {
-                self.around.counts.overtaken_frames += 1;
-                self.held.push(now + HELD_FOR, bytes.to_vec());
-                return Ok(());
-            }
         }
         let head;
         if arrival.seen.is_empty()
@@ -498,6 +485,12 @@ impl Engine {
         self.around.current = index;
         let was_connecting = connection.is_connecting();
         work(connection, &mut self.around);
+        if self.around.visits.has(index) {
+            if let Some(is_completed) = self.around.visit_over.take() {
+                self.end_visit(index, is_completed);
+            }
+            return;
+        }
         match (was_connecting, connection.is_connecting()) {
             (true, false) => {
                 self.connecting -= 1;
@@ -559,6 +552,35 @@ impl Engine {
         }
     }
 
+    /// Lets visitors come whose time it is, and go who have been here for too long.
+    fn visit(&mut self, now: Instant) {
+        if matches!(self.phase, Phase::Connecting | Phase::Starting) {
+            return;
+        }
+        while let Some(index) = self.around.visits.take_late(now) {
+            self.end_visit(index, false);
+        }
+        while let Some(index) = self.around.visits.begin(now) {
+            self.work_on(index, |connection, around| connection.open(now, around));
+        }
+    }
+
+    fn end_visit(&mut self, index: u32, is_completed: bool) {
+        let around = &mut self.around;
+        around.visits.end(index, is_completed);
+        around.current = index;
+        around.explanation = None;
+        if let Some(connection) = self.connections.get_mut(index as usize) {
+            connection.leave(around.now, around);
+        }
+    }
+
+    /// The connections that are not visitors'.
+    fn lasting(&self) -> &[Connection] {
+        let visitors = self.around.visits.count() as usize;
+        self.connections.get(visitors..).unwrap_or_default()
+    }
+
     fn transmit(&mut self, now: Instant) -> Result<usize> {
         let Some(server) = self.server.filter(|_| now >= self.burst_at) else {
             return Ok(0);
@@ -606,7 +628,6 @@ impl Engine {
         let mut wake_at = (now + SLEEP_MAX).min(self.sweep_at);
         let due = [
             self.around.outgoing.next_due(),
-            self.held.next_due(),
             self.around.pace.next_alarm(),
         ];
         for due in due.into_iter().flatten() {
@@ -626,8 +647,8 @@ impl Engine {
 
     /// Whether nothing is left to do: all asked and answered, or nobody left to ask.
     fn is_done(&self) -> bool {
-        let nobody_waits = || !self.connections.iter().any(Connection::is_waiting);
-        let nobody_is_left = || !self.connections.iter().any(Connection::is_open);
+        let nobody_waits = || !self.lasting().iter().any(Connection::is_waiting);
+        let nobody_is_left = || !self.lasting().iter().any(Connection::is_open);
         let is_dead = self.all_connected() && self.around.reopen.is_empty() && nobody_is_left();
         is_dead || (self.around.plan.paths.is_over() && nobody_waits())
     }
@@ -675,11 +696,7 @@ impl Engine {
             .zip(begin.core)
             .map(|(end, begin)| end.since(begin));
         let dropped = self.tap.dropped_frames()? - self.dropped_before;
-        let heap = self.connections.iter().map(Connection::heap_bytes);
-        let count = self.connections.len();
-        let addresses = &self.around.plan.addresses;
         Ok(Report {
-            schema: SCHEMA,
             ended,
             is_valid: dropped == 0
                 && self.faults.counts.is_empty()
@@ -687,20 +704,11 @@ impl Engine {
                 && ended != Ending::Stalled,
             seconds,
             window_median_replies: ratio(seconds, median.as_secs_f64()),
-            is_held: self.around.plan.is_held,
-            every_seconds: self.around.plan.every.map(|it| it.as_secs_f64()),
             connect_seconds: self.connect_seconds,
             warm_up: self.warm_up,
-            tls_version: self
-                .around
-                .plan
-                .tls
-                .as_ref()
-                .map(|it| it.version.to_string()),
-            tls_suite: self.around.plan.suite.map(|it| it.to_string()),
-            connections: addresses.unsampled + addresses.sampled,
-            sampled: addresses.sampled,
-            connections_open: self.connections.iter().filter(|it| it.is_open()).count(),
+            connections: u32::try_from(self.lasting().len()).unwrap_or(u32::MAX),
+            sampled: self.around.plan.addresses.sampled,
+            connections_open: self.lasting().iter().filter(|it| it.is_open()).count(),
             paths: self.around.plan.paths.count(),
             passes_begun: self.around.plan.paths.passes_begun(),
             gigabits_per_second: ratio(gigabytes * 8.0, seconds),
@@ -708,8 +716,8 @@ impl Engine {
             frame_bytes_mean: ratio(float(counts.frame_text_bytes), float(counts.frames)),
             counts,
             counts_since_start: end.counts,
-            body_bytes_by_second: self.seconds.sums().to_vec(),
             fairness: self.around.tallies.fairness(),
+            visits: self.around.visits.report(),
             queue_dropped_frames: dropped,
             first_byte: self.around.first_byte.summary(),
             whole: self.around.whole.summary(),
@@ -724,8 +732,7 @@ impl Engine {
             client_resident_bytes: resident_bytes()?,
             server_core,
             server_core_seconds_per_gigabyte: server_core.map(|it| ratio(it.busy, gigabytes)),
-            connection_bytes: size_of::<Connection>() + heap.sum::<usize>() / count.max(1),
-            faults: self.faults.counts.clone(),
+            faults: self.faults.counts(),
             first_faults: self.faults.first.clone(),
         })
     }

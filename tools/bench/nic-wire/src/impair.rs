@@ -1,4 +1,4 @@
-//! Loss and reordering on the way from the server, by a seeded generator.
+//! Loss on the way from the server, by a seeded generator.
 //!
 //! Loss takes single packets out of large frames, as a router would after a NIC has cut them; what
 //! is left between two losses arrives as one frame, as GRO makes it. It refuses to touch segments
@@ -6,28 +6,21 @@
 
 use testbed::random::Random;
 
-/// Decides what is lost and what is overtaken.
+/// Decides what is lost.
 #[derive(Debug)]
 pub struct Impairments {
     loss_per_million: u32,
-    reorder_per_million: u32,
     random: Random,
 }
 
 impl Impairments {
-    /// These chances of each packet and of each frame.
+    /// This chance of each packet.
     #[must_use]
-    pub const fn new(loss_per_million: u32, reorder_per_million: u32, seed: u64) -> Self {
+    pub const fn new(loss_per_million: u32, seed: u64) -> Self {
         Self {
             loss_per_million,
-            reorder_per_million,
             random: Random::new(seed),
         }
-    }
-
-    /// Whether a frame is overtaken by others.
-    pub fn is_overtaken(&mut self) -> bool {
-        self.random.happens(self.reorder_per_million)
     }
 
     /// Hands the runs of packets of a frame on that are not lost, as offset and length in its text;
@@ -69,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_is_not_lost_arrives_once_and_in_order() {
-        let mut impairments = Impairments::new(100_000, 0, 3);
+        let mut impairments = Impairments::new(100_000, 3);
         let (mut arrived, mut lost) = (0, 0);
         for _ in 0..1000 {
             let mut reached = 0;
@@ -90,9 +83,9 @@ mod tests {
         let mut deliver = |impairments: &mut Impairments, bytes, packet| {
             impairments.survivors(bytes, packet, |offset, bytes| runs.push((offset, bytes)))
         };
-        let mut none = Impairments::new(0, 0, 1);
+        let mut none = Impairments::new(0, 1);
         assert_eq!(deliver(&mut none, 14_480, 1448), 0);
-        let mut all = Impairments::new(1_000_000, 0, 1);
+        let mut all = Impairments::new(1_000_000, 1);
         assert_eq!(deliver(&mut all, 14_480, 1448), 10);
         assert_eq!(
             deliver(&mut all, 14_480, u32::MAX),
@@ -101,6 +94,5 @@ mod tests {
         );
         assert_eq!(deliver(&mut all, 0, 1448), 0, "an ACK is not touched");
         assert_eq!(runs, [(0, 14_480), (0, 0)]);
-        assert!(!none.is_overtaken());
     }
 }

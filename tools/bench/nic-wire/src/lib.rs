@@ -18,10 +18,11 @@
 //! | [`schedule`] | what is due when: each connection's distance |
 //! | [`frame`] | addresses and ports, frames that are not whole |
 //! | [`filter`] | the BPF programs: frames shortened, TLS records followed |
-//! | [`impair`] | loss and reordering |
+//! | [`impair`] | loss |
 //! | [`paths`] | what is asked |
 //! | [`samples`] | what sampled bodies are compared with |
 //! | [`tally`] | what each connection got: warm-up, fairness |
+//! | [`visits`] | clients that come at a rate and go |
 //! | [`report`] | what a run counted |
 //!
 //! and, not public, the command line, the TAP, its system calls, the memory shared with the BPF program,
@@ -51,6 +52,7 @@ pub mod sink;
 mod sys;
 pub mod tally;
 pub mod tap;
+pub mod visits;
 mod watches;
 mod world;
 
@@ -83,12 +85,8 @@ pub fn run(args: &WireArgs) -> Result<()> {
         let _ = writeln!(std::io::stderr(), "ready {}", args.interface);
     })?;
     let mut stdout = std::io::stdout().lock();
-    if args.json {
-        serde_json::to_writer(&mut stdout, &report).context("writing the report")?;
-        writeln!(stdout).context("writing the report")?;
-    } else {
-        write!(stdout, "{report}").context("writing the report")?;
-    }
+    serde_json::to_writer_pretty(&mut stdout, &report).context("writing the report")?;
+    writeln!(stdout).context("writing the report")?;
     ensure!(report.is_valid, "the run is void: see the report");
     Ok(())
 }
@@ -108,9 +106,8 @@ pub fn run_until(
         paths: args.paths()?,
         samples: Samples::new(args.reference()?),
         whole: args.compare_one_in,
-        impairments: Impairments::new(args.loss, args.reorder, args.seed),
+        impairments: Impairments::new(args.loss, args.seed),
         distances: args.distances(),
-        policy: args.ack_policy(),
         mtu: args.mtu,
         moderation: Duration::from_micros(args.moderation_us),
         warm_up: Duration::from_secs(args.warm_up),
@@ -118,15 +115,14 @@ pub fn run_until(
         warm_up_work: args.warm_up_work(),
         window: Duration::from_secs(args.seconds),
         window_max: Duration::from_secs(args.seconds_max.max(args.seconds)),
-        is_held: !args.no_hold,
         every: args.every,
+        visits_per_second: args.visits,
         connect_rate: args.connect_rate,
         connect_at_once: args.connect_at_once,
         connect_max: Duration::from_secs(args.connect_max),
         patience: Duration::from_secs(args.patience),
         seed: args.seed,
         tls: args.tls_client()?,
-        suite: args.tls.then_some(args.suite),
         server_core: args.server_core,
     };
     let addresses = plan.addresses;

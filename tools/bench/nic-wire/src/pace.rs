@@ -11,34 +11,34 @@ use clock::{Duration, Instant};
 
 use crate::schedule::Schedule;
 
-/// How far behind its rate a [`Rate`] may be to catch up.
-const CATCH_UP: Duration = Duration::from_millis(10);
-
 /// So many a second, evenly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     interval: Duration,
-    next_at: Instant,
+    /// How far behind it may be to catch up.
+    catch_up: Duration,
+    /// `None`: it has not begun.
+    next_at: Option<Instant>,
 }
 
 impl Rate {
     /// `per_second` is above 0.
-    pub(crate) fn new(per_second: u32) -> Self {
+    pub(crate) fn new(per_second: u32, catch_up: Duration) -> Self {
         Self {
             interval: Duration::from_secs(1) / per_second.max(1),
-            next_at: Instant::ZERO,
+            catch_up,
+            next_at: None,
         }
     }
 
     /// Whether it is time for one more, which is counted then.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
-        if now < self.next_at {
+        let next_at = self.next_at.unwrap_or(now);
+        if now < next_at {
             return false;
         }
-        if now.since(self.next_at) > CATCH_UP {
-            self.next_at = now;
-        }
-        self.next_at += self.interval;
+        let is_lost = now.since(next_at) > self.catch_up;
+        self.next_at = Some(if is_lost { now } else { next_at } + self.interval);
         true
     }
 }
@@ -68,11 +68,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Holds all, until they are released, unless `is_held` is false.
-    pub(crate) fn new(every: Option<Duration>, is_held: bool) -> Self {
+    /// Holds all from number `first` on, until they are released.
+    pub(crate) fn new(every: Option<Duration>, first: u32) -> Self {
         Self {
             every,
-            released: if is_held { 0 } else { u32::MAX },
+            released: first,
             due: Vec::new(),
             alarms: Schedule::default(),
             alarmed: None,
@@ -88,7 +88,7 @@ impl Pace {
         let released = self.released;
         self.released += 1;
         if let Some(every) = self.every {
-            if released == 0 {
+            if self.due.is_empty() {
                 let part = every / total;
                 self.due.extend((0..total).map(|index| now + part * index));
             }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_and_a_long_pause_is_not_made_up_for() {
-        let mut rate = Rate::new(1000);
+        let mut rate = Rate::new(1000, Duration::from_millis(10));
         let mut taken = |millis| std::iter::from_fn(|| rate.take(at(millis)).then_some(())).count();
         assert_eq!(taken(0), 1);
         assert_eq!(taken(9), 9);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn connections_are_held_until_they_are_released() {
-        let mut pace = Pace::new(None, true);
+        let mut pace = Pace::new(None, 0);
         assert_eq!(pace.turn(0, at(1)), Turn::Later);
         assert!(!pace.has_released(2));
         assert_eq!(pace.release(at(1), 2), Some(0));
@@ -168,14 +168,13 @@ mod tests {
         assert_eq!(pace.release(at(1), 2), Some(1));
         assert_eq!(pace.release(at(1), 2), None);
         assert!(pace.has_released(2) && pace.take_alarm(at(9)).is_none());
-        let mut free = Pace::new(None, false);
-        assert_eq!(free.turn(7, at(1)), Turn::Now);
-        assert_eq!(free.release(at(1), 8), None);
+        let mut later = Pace::new(None, 7);
+        assert_eq!(later.release(at(1), 8), Some(7));
     }
 
     #[test]
     fn viewers_ask_once_a_period_spread_over_it() {
-        let mut pace = Pace::new(Some(Duration::from_millis(1000)), true);
+        let mut pace = Pace::new(Some(Duration::from_millis(1000)), 0);
         while pace.release(at(0), 4).is_some() {}
         let mut asked = Vec::new();
         for now in 0..2000 {
@@ -193,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_takes_longer_than_a_period_makes_the_next_request_late() {
-        let mut pace = Pace::new(Some(Duration::from_millis(1000)), true);
+        let mut pace = Pace::new(Some(Duration::from_millis(1000)), 0);
         while pace.release(at(0), 1).is_some() {}
         assert_eq!(pace.turn(0, at(0)), Turn::Now);
         assert_eq!(pace.turn(0, at(1000)), Turn::Now, "just in time");

@@ -27,6 +27,8 @@ pub struct Paths {
     next: usize,
     passes_begun: u64,
     passes_max: u64,
+    /// What visitors ask for, and its bytes.
+    visit: Option<(u32, u64)>,
 }
 
 const METHOD: &str = "GET ";
@@ -50,18 +52,9 @@ impl Paths {
         let mut path_ends = Vec::with_capacity(count);
         let mut requests = Vec::with_capacity(count);
         for path in paths {
-            let is_sound = path.starts_with('/') && path.bytes().all(|it| it.is_ascii_graphic());
-            ensure!(
-                is_sound,
-                "the path {path:?} is not an encoded path that begins with a slash"
-            );
-            ensure!(
-                path.len() <= PATH_BYTES_MAX,
-                "a path of {} bytes",
-                path.len()
-            );
-            path_ends.push(u16::try_from(METHOD.len() + path.len())?);
-            requests.push(format!("{METHOD}{path} HTTP/1.1\r\nHost: {host}\r\n\r\n").into());
+            let (request, path_end) = request(path, host)?;
+            path_ends.push(path_end);
+            requests.push(request);
         }
         let mut order: Vec<u32> = (0..u32::try_from(count)?).collect();
         let mut random = Random::new(seed);
@@ -77,7 +70,26 @@ impl Paths {
             next: 0,
             passes_begun: 0,
             passes_max,
+            visit: None,
         })
+    }
+
+    /// One more, which has no turn: visitors ask for it.
+    ///
+    /// # Errors
+    /// A path that cannot be asked for.
+    pub fn add_visit(&mut self, path: &str, bytes: u64, host: &str) -> Result<()> {
+        let (request, path_end) = request(path, host)?;
+        self.visit = Some((u32::try_from(self.requests.len())?, bytes));
+        self.requests.push(request);
+        self.path_ends.push(path_end);
+        Ok(())
+    }
+
+    /// What visitors ask for.
+    #[must_use]
+    pub fn visit(&self) -> Option<u32> {
+        self.visit.map(|(path, _)| path)
     }
 
     /// The path whose turn it is.
@@ -117,7 +129,10 @@ impl Paths {
     /// Bytes of the object at a path, if known.
     #[must_use]
     pub fn size(&self, path: u32) -> Option<u64> {
-        self.sizes.as_ref()?.get(path as usize).copied()
+        match self.visit {
+            Some((visit, bytes)) if visit == path => Some(bytes),
+            _ => self.sizes.as_ref()?.get(path as usize).copied(),
+        }
     }
 
     /// How many paths there are.
@@ -133,30 +148,20 @@ impl Paths {
     }
 }
 
-/// Writes a pattern out: `{0..99}` stands for each number, once in a pattern.
-///
-/// # Errors
-/// A range that is none.
-pub fn expand(pattern: &str) -> Result<Vec<String>> {
-    let Some((before, rest)) = pattern.split_once('{') else {
-        return Ok(vec![pattern.to_owned()]);
-    };
-    let range = rest.split_once('}').and_then(|(range, after)| {
-        let (first, last) = range.split_once("..")?;
-        Some((
-            first.parse::<usize>().ok()?,
-            last.parse::<usize>().ok()?,
-            after,
-        ))
-    });
-    let (first, last, after) = range.with_context(|| format!("{pattern}: not {{0..99}}"))?;
+/// The request for a path, and where the path ends in it.
+fn request(path: &str, host: &str) -> Result<(Box<str>, u16)> {
+    let is_sound = path.starts_with('/') && path.bytes().all(|it| it.is_ascii_graphic());
     ensure!(
-        last >= first && last - first < PATHS_MAX,
-        "{pattern}: more than {PATHS_MAX} paths, or none"
+        is_sound,
+        "the path {path:?} is not an encoded path that begins with a slash"
     );
-    Ok((first..=last)
-        .map(|it| format!("{before}{it}{after}"))
-        .collect())
+    ensure!(
+        path.len() <= PATH_BYTES_MAX,
+        "a path of {} bytes",
+        path.len()
+    );
+    let request = format!("{METHOD}{path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    Ok((request.into(), u16::try_from(METHOD.len() + path.len())?))
 }
 
 /// The regular files below a directory as paths, sorted.
@@ -188,7 +193,7 @@ mod tests {
     use super::*;
 
     fn four(passes_max: u64) -> Paths {
-        let paths = expand("/o{0..3}.bin").expect("a range");
+        let paths = [0, 1, 2, 3].map(|it| format!("/o{it}.bin"));
         Paths::new(&paths, Some(vec![1, 2, 3, 4]), "a", (7, passes_max)).expect("sound")
     }
 
@@ -214,13 +219,23 @@ mod tests {
     }
 
     #[test]
+    fn what_visitors_ask_for_has_no_turn_and_a_size_of_its_own() {
+        let mut paths = four(1);
+        assert_eq!(paths.visit(), None);
+        paths.add_visit("/v", 9, "a").expect("sound");
+        assert_eq!((paths.visit(), paths.path(4)), (Some(4), "/v"));
+        assert_eq!((paths.size(4), paths.size(2)), (Some(9), Some(3)));
+        let asked = std::iter::from_fn(|| paths.take_next());
+        assert!(asked.into_iter().all(|it| it < 4));
+    }
+
+    #[test]
     fn what_cannot_be_asked_is_refused() {
         let new = |path: &str| Paths::new(&[path.to_owned()], None, "a", (1, 1));
         assert!(new("/a b").is_err() && new("a").is_err());
         assert!(new(&format!("/{}", "a".repeat(PATH_BYTES_MAX))).is_err());
         assert!(new(&format!("/{}", "a".repeat(PATH_BYTES_MAX - 1))).is_ok());
         assert!(Paths::new(&[], None, "a", (1, 1)).is_err());
-        assert!(expand("/{1..x}").is_err() && expand("/{2..1}").is_err());
     }
 
     #[test]

@@ -1,20 +1,17 @@
-//! What a run counts, and the report made of it, as text and JSON.
+//! What a run counts, and the report made of it.
 //!
 //! No clock. It refuses to call a run valid that lost a frame between the server and the clients or
 //! met a fault. Bounded by: two histograms of fixed size, `FAULTS_TOLD` texts.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use testbed::cores::CoreSeconds;
 use testbed::latency::LatencySummary;
 
 use crate::client::Fault;
 use crate::tally::{Fairness, Work};
-
-/// Version of the report's schema.
-pub const SCHEMA: u32 = 1;
+use crate::visits::VisitReport;
 
 /// Faults told in full; the rest are counted.
 const FAULTS_TOLD: usize = 5;
@@ -22,7 +19,7 @@ const FAULTS_TOLD: usize = 5;
 macro_rules! counts {
     ($($(#[$text:meta])* $name:ident,)*) => {
         /// Events of a run.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Counts { $($(#[$text])* pub $name: u64,)* }
 
         impl Counts {
@@ -66,8 +63,6 @@ counts! {
     unplaced_segments,
     /// Packets lost on purpose.
     lost_packets,
-    /// Frames overtaken on purpose.
-    overtaken_frames,
     /// Three-way handshakes.
     connects,
     /// TLS handshakes.
@@ -94,6 +89,13 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        let counts = self.counts.iter();
+        counts
+            .map(|(name, count)| ((*name).to_owned(), *count))
+            .collect()
+    }
+
     pub(crate) fn add(&mut self, fault: Fault, path: Option<&str>, explanation: Option<&str>) {
         *self.counts.entry(fault.name()).or_default() += 1;
         if self.first.len() < FAULTS_TOLD {
@@ -105,7 +107,7 @@ impl Faults {
 }
 
 /// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// All was asked and answered.
@@ -119,7 +121,7 @@ pub enum Ending {
 }
 
 /// How the warm-up went.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct WarmUp {
     /// From the moment all may ask to the window.
     pub seconds: f64,
@@ -134,7 +136,7 @@ pub struct WarmUp {
 }
 
 /// What the wire itself cost the server's core.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct WireCost {
     /// Runs of the BPF program before the window, one for each frame of the server: while the kernel measures them it
     /// reads the clock twice for each.
@@ -146,10 +148,8 @@ pub struct WireCost {
 }
 
 /// The report of a run. Counts and delays are those of the window after the warm-up.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: u32,
     /// How it ended.
     pub ended: Ending,
     /// Whether nothing was lost before the clients and no fault was met.
@@ -158,18 +158,10 @@ pub struct Report {
     pub seconds: f64,
     /// That length in median replies: below five, the window shows the server's beginning.
     pub window_median_replies: f64,
-    /// Whether all connections stood before the first request.
-    pub is_held: bool,
-    /// Seconds between the requests of a connection, if they are paced.
-    pub every_seconds: Option<f64>,
     /// From the first SYN until all connections stood.
     pub connect_seconds: f64,
     /// How the warm-up went.
     pub warm_up: WarmUp,
-    /// The version of TLS, if it is used.
-    pub tls_version: Option<String>,
-    /// Its AEAD.
-    pub tls_suite: Option<String>,
     /// Connections.
     pub connections: u32,
     /// Those of them that are sampled.
@@ -190,10 +182,10 @@ pub struct Report {
     pub counts: Counts,
     /// The counts since the start, the warm-up included: what a disk's own counters compare with.
     pub counts_since_start: Counts,
-    /// Bytes of bodies in each whole second of the window, 3,600 at most.
-    pub body_bytes_by_second: Vec<u64>,
     /// How even the window was over the connections.
     pub fairness: Fairness,
+    /// What became of visits, if there were any.
+    pub visits: Option<VisitReport>,
     /// Frames lost before the clients since the TAP was made: not 0, and the run is void.
     pub queue_dropped_frames: u64,
     /// From a request to the first byte of its reply, microseconds.
@@ -214,134 +206,10 @@ pub struct Report {
     pub server_core: Option<CoreSeconds>,
     /// Its busy time for each 10^9 bytes of bodies.
     pub server_core_seconds_per_gigabyte: Option<f64>,
-    /// Bytes of memory for each connection, at the end.
-    pub connection_bytes: usize,
     /// Faults by kind.
-    pub faults: BTreeMap<&'static str, u64>,
+    pub faults: BTreeMap<String, u64>,
     /// A few of them.
     pub first_faults: Vec<String>,
-}
-
-impl Report {
-    /// TLS, the way to the window, and how even it was.
-    fn write_start(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = &self.counts;
-        if let (Some(version), Some(suite)) = (&self.tls_version, &self.tls_suite) {
-            let all = &self.counts_since_start;
-            let bytes = ratio(float(counts.body_bytes), float(counts.records));
-            writeln!(
-                f,
-                "tls          {version}, {suite}; {} handshakes; {} records of {bytes:.0} bytes",
-                all.handshakes, counts.records
-            )?;
-        }
-        writeln!(
-            f,
-            "start        {} of {} connections warm after {:.1} s, connected in {:.1} s; window of \
-             {:.1} median replies",
-            self.warm_up.connections,
-            self.connections,
-            self.warm_up.seconds,
-            self.connect_seconds,
-            self.window_median_replies
-        )?;
-        writeln!(
-            f,
-            "fairness     Jain's index {:.4}; bytes of a connection: least {}, median {}, most {}; \
-             {} got none",
-            self.fairness.jain,
-            self.fairness.bytes_min,
-            self.fairness.bytes_median,
-            self.fairness.bytes_max,
-            self.fairness.starved
-        )
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = &self.counts;
-        writeln!(
-            f,
-            "{:.2} Gb/s, {:.0} replies/s over {:.2} s ({:?}){}",
-            self.gigabits_per_second,
-            self.replies_per_second,
-            self.seconds,
-            self.ended,
-            if self.is_valid { "" } else { ": VOID" }
-        )?;
-        writeln!(
-            f,
-            "connections  {} of {} open, {} sampled; {} bytes of memory each",
-            self.connections_open, self.connections, self.sampled, self.connection_bytes
-        )?;
-        writeln!(
-            f,
-            "replies      {}, {} bytes of bodies; {} of the sample, {} bytes compared; pass {} over {} paths",
-            counts.replies,
-            counts.body_bytes,
-            counts.sampled_replies,
-            counts.compared_bytes,
-            self.passes_begun,
-            self.paths
-        )?;
-        writeln!(
-            f,
-            "frames       {} of {:.0} bytes of text; {} sent to the server; {} lost before the clients",
-            counts.frames, self.frame_bytes_mean, counts.sent_segments, self.queue_dropped_frames
-        )?;
-        writeln!(
-            f,
-            "segments     {} out of order, {} ended a gap, {} duplicate, {} without a place; \
-             lost on purpose {}, overtaken {}; {} sent again by clients",
-            counts.out_of_order_segments,
-            counts.gaps_filled,
-            counts.duplicate_segments,
-            counts.unplaced_segments,
-            counts.lost_packets,
-            counts.overtaken_frames,
-            counts.resent
-        )?;
-        self.write_start(f)?;
-        for (name, it) in [("first byte", &self.first_byte), ("whole", &self.whole)] {
-            writeln!(
-                f,
-                "{name:<13}p50 {} us, p99 {} us, p99.9 {} us, longest {} us",
-                it.p50, it.p99, it.p99_9, it.max
-            )?;
-        }
-        writeln!(
-            f,
-            "wire         {} runs of the filter before the window, {:.3} s, {:.0} ns each; {} frames to the server",
-            self.wire.filter_runs,
-            float(self.wire.filter_ns) / 1e9,
-            ratio(float(self.wire.filter_ns), float(self.wire.filter_runs)),
-            self.wire.frames_to_server
-        )?;
-        writeln!(
-            f,
-            "client       {:.2} core-s, {:.0} % of a core, at work {:.0} %; {} bytes resident",
-            self.client_core_seconds,
-            self.client_core_busy * 100.0,
-            self.client_core_working * 100.0,
-            self.client_resident_bytes
-        )?;
-        if let (Some(core), Some(each)) = (self.server_core, self.server_core_seconds_per_gigabyte)
-        {
-            writeln!(
-                f,
-                "server       core {}: {:.2} s busy, {:.2} s idle, {:.2} s stolen; {each:.4} core-s/GB",
-                core.core, core.busy, core.idle, core.steal
-            )?;
-        }
-        for (kind, count) in &self.faults {
-            writeln!(f, "fault        {kind}: {count}")?;
-        }
-        for text in &self.first_faults {
-            writeln!(f, "             {text}")?;
-        }
-        Ok(())
-    }
 }
 
 pub(crate) fn ratio(of: f64, to: f64) -> f64 {

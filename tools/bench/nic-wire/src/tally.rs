@@ -2,17 +2,14 @@
 //!
 //! A connection is warm once it has had so many replies and so many bytes of bodies: a window that
 //! begins before measures slow start and the server's own start. No clock. It refuses nothing. Bounded
-//! by 16 bytes for each connection and [`SECONDS_MAX`] sums.
+//! by 16 bytes for each connection.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::{float, ratio};
 
-/// Seconds of the window of which the bytes are told one by one.
-pub const SECONDS_MAX: usize = 3600;
-
 /// What a connection must have had to be warm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Complete replies.
     pub replies: u32,
@@ -21,7 +18,7 @@ pub struct Work {
 }
 
 /// How even the window was over the connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fairness {
     /// Jain's index of the bytes of each connection: 1 if all got the same, 1/n if one got all.
     pub jain: f64,
@@ -116,27 +113,6 @@ impl Tallies {
     }
 }
 
-/// Bytes of bodies in each second of the window.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Seconds {
-    sums: Vec<u64>,
-    reached: u64,
-}
-
-impl Seconds {
-    /// Ends each second that is over, `elapsed` seconds and `total` bytes into the window.
-    pub(crate) fn advance(&mut self, elapsed: u64, total: u64) {
-        while (self.sums.len() as u64) < elapsed && self.sums.len() < SECONDS_MAX {
-            self.sums.push(total - self.reached);
-            self.reached = total;
-        }
-    }
-
-    pub(crate) fn sums(&self) -> &[u64] {
-        &self.sums
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,16 +156,5 @@ mod tests {
         let one = tallies.fairness();
         assert!((one.jain - 0.25).abs() < 1e-9, "{one:?}");
         assert_eq!((one.bytes_median, one.bytes_max, one.starved), (0, 8, 3));
-    }
-
-    #[test]
-    fn seconds_are_summed_one_by_one() {
-        let mut seconds = Seconds::default();
-        seconds.advance(0, 50);
-        seconds.advance(1, 80);
-        seconds.advance(3, 100);
-        assert_eq!(seconds.sums(), [80, 20, 0]);
-        seconds.advance(u64::MAX, 200);
-        assert_eq!(seconds.sums().len(), SECONDS_MAX);
     }
 }

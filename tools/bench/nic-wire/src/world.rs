@@ -9,12 +9,13 @@ use clock::Instant;
 use testbed::latency::Latency;
 use wire::SeqNumber;
 
-use crate::client::{AckPolicy, Event, Fault, TlsClient, Transmit, Watched, World};
+use crate::client::{Event, Fault, TlsClient, Transmit, Watched, World};
 use crate::engine::Plan;
 use crate::pace::{Pace, Turn};
 use crate::report::Counts;
 use crate::schedule::Schedule;
 use crate::tally::Tallies;
+use crate::visits::Visits;
 use crate::watches::Watches;
 
 /// What an MSS is less than the MTU: headers of IP and TCP without options (RFC 9293 s3.7.1).
@@ -37,6 +38,9 @@ pub(crate) struct Around {
     pub(crate) reopen: Vec<u32>,
     pub(crate) pace: Pace,
     pub(crate) tallies: Tallies,
+    pub(crate) visits: Visits,
+    /// The visit at work is over; whether its object came.
+    pub(crate) visit_over: Option<bool>,
     /// What the BPF program knows of each connection.
     pub(crate) watches: Watches,
     /// What is said about the fault that comes next.
@@ -45,6 +49,10 @@ pub(crate) struct Around {
 
 impl World for Around {
     fn next_path(&mut self) -> Option<u32> {
+        if self.visits.has(self.current) {
+            let asks = self.visits.asks(self.current);
+            return self.plan.paths.visit().filter(|_| asks);
+        }
         let turn = self.pace.turn(self.current, self.now);
         if turn == Turn::Later {
             return None;
@@ -75,6 +83,9 @@ impl World for Around {
     }
 
     fn on(&mut self, event: Event) {
+        if self.visits.has(self.current) {
+            return self.on_visit(event);
+        }
         let counts = &mut self.counts;
         match event {
             Event::Connected => counts.connects += 1,
@@ -86,7 +97,7 @@ impl World for Around {
             Event::InOrder(bytes) => counts.stream_bytes += u64::from(bytes),
             Event::Body(bytes) => {
                 counts.body_bytes += u64::from(bytes);
-                self.tallies.on_body(self.current, bytes);
+                self.tallies.on_body(self.lasting(), bytes);
             }
             Event::Replied(_, after) => {
                 counts.replies += 1;
@@ -94,7 +105,7 @@ impl World for Around {
                     counts.sampled_replies += 1;
                 }
                 self.whole.record(after);
-                self.tallies.on_reply(self.current);
+                self.tallies.on_reply(self.lasting());
             }
             Event::Duplicate => counts.duplicate_segments += 1,
             Event::OutOfOrder => counts.out_of_order_segments += 1,
@@ -114,10 +125,6 @@ impl World for Around {
 
     fn is_reply_whole(&self, replies_before: u32) -> bool {
         self.plan.whole.has_reply(replies_before)
-    }
-
-    fn ack_policy(&self) -> AckPolicy {
-        self.plan.policy
     }
 
     fn tls(&self) -> Option<&TlsClient> {
@@ -150,5 +157,26 @@ impl World for Around {
             IpAddr::V6(_) => HEADERS_V6,
         };
         self.plan.mtu - headers
+    }
+}
+
+impl Around {
+    /// The number of the connection at work among those that are not visitors'.
+    fn lasting(&self) -> u32 {
+        self.current - self.visits.count()
+    }
+
+    fn on_visit(&mut self, event: Event) {
+        match event {
+            Event::Connected if self.plan.tls.is_none() => {
+                self.visits.on_handshake(self.current, self.now);
+            }
+            Event::Secured => self.visits.on_handshake(self.current, self.now),
+            Event::Replied(..) => self.visit_over = Some(true),
+            Event::ClosedByServer | Event::Failed(_) => {
+                self.visit_over = self.visit_over.or(Some(false))
+            }
+            _ => {}
+        }
     }
 }

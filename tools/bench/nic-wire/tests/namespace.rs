@@ -192,23 +192,25 @@ fn each_file_is_asked_for_once_and_everything_adds_up() {
     let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {
         return;
     };
-    assert!(report.is_valid, "{report}");
+    assert!(report.is_valid, "{report:?}");
     let counts = &report.counts;
-    assert_eq!(report.connections_open, 64, "{report}");
+    assert_eq!(report.connections_open, 64, "{report:?}");
     assert!(
         counts.sampled_replies > 0 && counts.compared_bytes > 0,
-        "{report}"
+        "{report:?}"
     );
-    assert!(report.frame_bytes_mean > 1448.0, "large frames: {report}");
+    assert!(report.frame_bytes_mean > 1448.0, "large frames: {report:?}");
     // Until the window begins there was an answer to each SYN at least.
-    assert!(report.wire.filter_runs >= 64, "{report}");
-    assert!(report.wire.filter_ns > report.wire.filter_runs, "{report}");
+    assert!(report.wire.filter_runs >= 64, "{report:?}");
+    assert!(
+        report.wire.filter_ns > report.wire.filter_runs,
+        "{report:?}"
+    );
     // The window begins when all connections stand: some have their first replies by then.
     let before = report.warm_up.replies;
-    assert_eq!(before + counts.replies, 400, "{report}");
-    assert!(counts.replies > 0, "{report}");
+    assert_eq!(before + counts.replies, 400, "{report:?}");
+    assert!(counts.replies > 0, "{report:?}");
     assert_eq!((report.passes_begun, counts.lost_packets), (2, 0));
-    assert!(report.connection_bytes < 400, "{report}");
 }
 
 #[test]
@@ -217,17 +219,15 @@ fn the_window_begins_when_all_connections_stand_and_are_warm() {
     let Some(report) = run(50, usize::MAX, "10.99.0.1", flags) else {
         return;
     };
-    assert!(report.is_valid && report.is_held, "{report}");
-    assert_eq!(report.warm_up.connections, 40, "{report}");
+    assert!(report.is_valid, "{report:?}");
+    assert_eq!(report.warm_up.connections, 40, "{report:?}");
     let (window, all) = (&report.counts, &report.counts_since_start);
-    assert!(all.replies >= window.replies + 3 * 40, "{report}");
+    assert!(all.replies >= window.replies + 3 * 40, "{report:?}");
     assert!(all.body_bytes >= window.body_bytes + 40 * 20_000);
-    assert!(window.stream_bytes > window.body_bytes, "{report}");
-    assert!(report.window_median_replies >= 5.0, "{report}");
-    assert!((0.0..=1.0).contains(&report.fairness.jain), "{report}");
-    assert!(report.fairness.bytes_max > 0, "{report}");
-    let seconds: u64 = report.body_bytes_by_second.iter().sum();
-    assert!((1..=window.body_bytes).contains(&seconds), "{report}");
+    assert!(window.stream_bytes > window.body_bytes, "{report:?}");
+    assert!(report.window_median_replies >= 5.0, "{report:?}");
+    assert!((0.0..=1.0).contains(&report.fairness.jain), "{report:?}");
+    assert!(report.fairness.bytes_max > 0, "{report:?}");
 }
 
 #[test]
@@ -236,32 +236,29 @@ fn paced_viewers_ask_no_more_than_once_a_period() {
     let Some(report) = run(50, usize::MAX, "10.99.0.1", flags) else {
         return;
     };
-    assert!(
-        report.is_valid && report.every_seconds == Some(0.1),
-        "{report}"
-    );
+    assert!(report.is_valid, "{report:?}");
     // One more each for the period the window begins in, and one for that it ends in.
     let most = 20.0 * (report.seconds / 0.1 + 2.0);
     let asked = f64::from(u32::try_from(report.counts.requests).unwrap());
-    assert!(asked > 0.0 && asked <= most, "{report}");
+    assert!(asked > 0.0 && asked <= most, "{report:?}");
 }
 
 #[test]
-fn losses_and_overtaking_are_recovered_from_at_a_distance() {
-    let flags = "-c 8 --sample 8 --passes 1 --loss 3000 --reorder 10000 --rtt 1-4 --ack-every 2";
+fn losses_are_recovered_from_at_a_distance() {
+    let flags = "-c 8 --sample 8 --passes 1 --loss 3000 --rtt 1-4";
     let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {
         return;
     };
-    assert!(report.is_valid, "{report}");
-    assert!(
-        report.counts.lost_packets > 0 && report.counts.overtaken_frames > 0,
-        "{report}"
-    );
+    assert!(report.is_valid, "{report:?}");
+    assert!(report.counts.lost_packets > 0, "{report:?}");
     assert!(
         report.counts.out_of_order_segments > 0 && report.counts.gaps_filled > 0,
-        "{report}"
+        "{report:?}"
     );
-    assert!(report.whole.p50 >= 1000, "a millisecond at least: {report}");
+    assert!(
+        report.whole.p50 >= 1000,
+        "a millisecond at least: {report:?}"
+    );
 }
 
 #[test]
@@ -276,45 +273,42 @@ fn of_the_sample_a_share_of_the_bytes_is_compared() {
         let Some(report) = run(200, usize::MAX, "10.99.0.1", &flags) else {
             return;
         };
-        assert!(report.is_valid, "{report}");
+        assert!(report.is_valid, "{report:?}");
         let all = &report.counts_since_start;
-        assert_eq!(all.body_bytes, 2 * total(200), "{report}");
-        assert_eq!(all.lost_packets > 0, !losses.is_empty(), "{report}");
+        assert_eq!(all.body_bytes, 2 * total(200), "{report:?}");
+        assert_eq!(all.lost_packets > 0, !losses.is_empty(), "{report:?}");
         // The one connection that is not sampled has a sixteenth of the bytes, more or less.
         let share = all.compared_bytes as f64 / all.body_bytes as f64;
         assert!(
             (least * 0.8..=most).contains(&share),
-            "one in {one_in}, {share}: {report}"
+            "one in {one_in}, {share}: {report:?}"
         );
     }
 }
 
 #[test]
 fn of_the_sample_over_tls_a_share_of_the_replies_is_opened() {
-    for (version, losses, one_in, least, most) in [
-        ("1.3", "", 1, 1.0, 1.0),
-        ("1.3", "", 4, 0.1, 0.5),
-        ("1.3", "--loss 2000 --reorder 5000 --rtt 1-2", 4, 0.1, 0.5),
-        ("1.2", "", 4, 0.1, 0.5),
+    for (losses, one_in, least, most) in [
+        ("", 1, 1.0, 1.0),
+        ("", 4, 0.1, 0.5),
+        ("--loss 2000 --rtt 1-2", 4, 0.1, 0.5),
     ] {
-        let flags = format!(
-            "-c 1 --sample 7 --passes 2 --compare-one-in {one_in} --tls-version {version} {losses}"
-        );
+        let flags = format!("-c 1 --sample 7 --passes 2 --compare-one-in {one_in} {losses}");
         let Some(report) = run_with(120, usize::MAX, "10.99.0.1", &flags, Some(16_384)) else {
             return;
         };
-        assert!(report.is_valid, "{version}: {report}");
+        assert!(report.is_valid, "{report:?}");
         let all = &report.counts_since_start;
         assert_eq!(
             (all.replies, all.body_bytes),
             (240, 2 * total(120)),
-            "{report}"
+            "{report:?}"
         );
         // The one connection that is not sampled has an eighth of the bytes, more or less.
         let share = all.compared_bytes as f64 / all.body_bytes as f64;
         assert!(
             (least * 0.7..=most).contains(&share),
-            "one in {one_in}, {share}: {report}"
+            "one in {one_in}, {share}: {report:?}"
         );
     }
 }
@@ -324,62 +318,82 @@ fn a_server_that_closes_is_connected_to_again_over_ipv6() {
     let Some(report) = run(100, 7, "[fd99::1]", "-c 4 --sample 2 --passes 1") else {
         return;
     };
-    assert!(report.is_valid, "{report}");
-    assert!(report.counts.closed_by_server > 5, "{report}");
+    assert!(report.is_valid, "{report:?}");
+    assert!(report.counts.closed_by_server > 5, "{report:?}");
     let counts = &report.counts;
     assert!(
         counts.replies <= 100 && counts.body_bytes <= total(100),
-        "{report}"
+        "{report:?}"
     );
 }
 
 #[test]
-fn every_byte_of_both_versions_of_tls_is_counted_and_the_sample_is_opened() {
-    for (version, suite, address) in [
-        ("1.3", "aes-128-gcm", "10.99.0.1"),
-        ("1.3", "aes-256-gcm", "[fd99::1]"),
-        ("1.2", "aes-128-gcm", "[fd99::1]"),
-        ("1.2", "aes-256-gcm", "10.99.0.1"),
-    ] {
+fn every_byte_over_tls_is_counted_and_the_sample_is_opened() {
+    for address in ["10.99.0.1", "[fd99::1]"] {
         for record_bytes in [1370, 16_384] {
-            let flags =
-                format!("-c 20 --sample 4 --passes 2 --tls-version {version} --suite {suite}");
-            let Some(report) = run_with(120, usize::MAX, address, &flags, Some(record_bytes))
-            else {
+            let flags = "-c 20 --sample 4 --passes 2";
+            let Some(report) = run_with(120, usize::MAX, address, flags, Some(record_bytes)) else {
                 return;
             };
-            assert!(report.is_valid, "{version} {suite}: {report}");
+            assert!(report.is_valid, "{report:?}");
             let all = &report.counts_since_start;
             assert_eq!(
                 (all.replies, all.body_bytes),
                 (240, 2 * total(120)),
-                "{report}"
+                "{report:?}"
             );
             assert!(
                 all.sampled_replies > 0 && all.compared_bytes > 0,
-                "{report}"
+                "{report:?}"
             );
-            assert_eq!(all.handshakes, 24, "{report}");
+            assert_eq!(all.handshakes, 24, "{report:?}");
             let least = all.body_bytes / u64::try_from(record_bytes).unwrap();
-            assert!(all.records >= least, "{report}");
-            assert!(report.connection_bytes < 1024, "{report}");
+            assert!(all.records >= least, "{report:?}");
         }
     }
 }
 
 #[test]
-fn losses_overtaking_and_closes_are_survived_over_tls() {
-    for version in ["1.3", "1.2"] {
-        let flags = format!(
-            "-c 8 --sample 4 --passes 1 --loss 2000 --reorder 5000 --rtt 1-2 --tls-version {version}"
-        );
-        let Some(report) = run_with(120, 9, "10.99.0.1", &flags, Some(4000)) else {
-            return;
-        };
-        assert!(report.is_valid, "{version}: {report}");
-        let all = &report.counts_since_start;
-        assert_eq!((all.replies, all.body_bytes), (120, total(120)), "{report}");
-        assert!(all.lost_packets > 0 && all.closed_by_server > 0, "{report}");
+fn losses_and_closes_are_survived_over_tls() {
+    let flags = "-c 8 --sample 4 --passes 1 --loss 2000 --rtt 1-2";
+    let Some(report) = run_with(120, 9, "10.99.0.1", flags, Some(4000)) else {
+        return;
+    };
+    assert!(report.is_valid, "{report:?}");
+    let all = &report.counts_since_start;
+    assert_eq!(
+        (all.replies, all.body_bytes),
+        (120, total(120)),
+        "{report:?}"
+    );
+    assert!(
+        all.lost_packets > 0 && all.closed_by_server > 0,
+        "{report:?}"
+    );
+}
+
+#[test]
+fn visitors_come_at_a_rate_and_their_failures_are_not_the_run_s() {
+    for record_bytes in [None, Some(4000)] {
+        for (bytes, is_right) in [(10_003, true), (10_002, false)] {
+            let flags = format!(
+                "-c 4 --sample 2 --seconds 1 --visits 200 --visit-path /3 --visit-bytes {bytes}"
+            );
+            let Some(report) = run_with(9, usize::MAX, "10.99.0.1", &flags, record_bytes) else {
+                return;
+            };
+            assert!(report.is_valid, "{report:?}");
+            assert_eq!((report.connections, report.connections_open), (6, 6));
+            let visits = report.visits.unwrap();
+            assert!(visits.begun > 0 && visits.handshake.p50 > 0, "{report:?}");
+            let (came, did_not) = (visits.completed, visits.failed);
+            let (came, did_not) = if is_right {
+                (came, did_not)
+            } else {
+                (did_not, came)
+            };
+            assert!(came > 0 && did_not == 0, "{report:?}");
+        }
     }
 }
 
@@ -389,8 +403,8 @@ fn a_server_with_another_name_is_not_talked_to() {
     let Some(report) = run_with(1, usize::MAX, "10.99.0.1", flags, Some(1000)) else {
         return;
     };
-    assert!(!report.is_valid, "{report}");
-    assert_eq!(report.faults.get("tls_handshake"), Some(&1), "{report}");
+    assert!(!report.is_valid, "{report:?}");
+    assert_eq!(report.faults.get("tls_handshake"), Some(&1), "{report:?}");
 }
 
 #[test]

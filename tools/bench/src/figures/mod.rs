@@ -4,7 +4,7 @@
 //! It refuses to report what it did not measure: a page is made of a file of results alone. Bounded by:
 //! the plan, and the deadline of each turn.
 
-mod cell;
+pub(crate) mod cell;
 mod comparison;
 mod page;
 mod plan;
@@ -12,7 +12,6 @@ mod plot;
 mod results;
 mod stages;
 mod turn;
-mod wire;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +26,7 @@ use self::plan::{ATLAS, Appointment, Plan, Restriction, TRAFFIC_SERVER, turn_tim
 use self::results::{Outcome, Results, Turn};
 use self::turn::{RETAKES_SHARE, Turns, is_disturbed_only};
 use crate::binaries::{Binaries, BinaryOptions};
-use crate::lab::{Contender, Lab};
+use crate::lab::{Contender, Lab, command_line};
 use crate::stored::{Environment, Writer};
 use crate::tls::{Credentials, Key, is_kernel_tls_available};
 use testbed::program::Program;
@@ -358,8 +357,6 @@ fn environment(
     descriptors: u64,
 ) -> Result<Environment> {
     let mut machine = lab.environment(contenders)?;
-    let command = machine.iter().position(|(name, _)| name == "command");
-    let command = command.map_or_else(String::new, |index| machine.remove(index).1);
     let objects = lab.disk().objects;
     let mut add = |name: &str, value: String| machine.push((name.to_owned(), value));
     add(
@@ -383,7 +380,7 @@ fn environment(
         ),
     );
     add("descriptors", cell::thousands(descriptors));
-    let environment = Environment::new(command, seed, machine);
+    let environment = Environment::new(command_line(), seed, machine);
     Ok(environment.with_objects_of(u32::try_from(objects.bytes)?))
 }
 

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use testbed::random::Random;
 
 use super::cell::Cell;
+use crate::wire::WINDOW_SECONDS;
 
 /// Rounds of the points that are quoted: so many that the least and the greatest of a server's values
 /// are an interval of 95 % for their median (`crate::statistics`).
@@ -88,9 +89,6 @@ const CACHING: [&str; 6] = [
 
 /// How long a turn takes beside its window, about: start, connections, warm-up, end.
 const TURN_TIME: Duration = Duration::from_secs(3);
-
-/// Length of a window, seconds, if five median replies take no longer.
-pub(crate) const WINDOW_SECONDS: u32 = 4;
 
 /// Connections for which a second more is needed, to connect, to warm up and to hold five replies.
 const CONNECTIONS_A_SECOND: u32 = 250;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use testbed::latency::LatencySummary;
 
 use super::cell::Cell;
 use super::stages::StageWindow;
@@ -18,6 +19,16 @@ pub(crate) struct Delay {
     pub(crate) p50_us: u64,
     pub(crate) p99_us: u64,
     pub(crate) p999_us: u64,
+}
+
+impl From<LatencySummary> for Delay {
+    fn from(from: LatencySummary) -> Self {
+        Self {
+            p50_us: from.p50,
+            p99_us: from.p99,
+            p999_us: from.p99_9,
+        }
+    }
 }
 
 /// What a window gave.

@@ -11,16 +11,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
+use stages::Report;
 use testbed::interrupt;
 use testbed::namespace::VethPair;
 use testbed::process::output;
 
 use super::cell::Cell;
 use super::results::Results;
-use super::wire::Tap;
 use crate::lab::{CLIENT_CORE, Contender, Lab, SERVER_CORE};
 use crate::statistics::Median;
 use crate::stored::float;
+use crate::wire::Tap;
 
 /// Length of a stage's window, seconds.
 const WINDOW_SECONDS: u32 = 2;
@@ -84,15 +85,6 @@ pub(crate) struct StageWindow {
     pub(crate) busy: f64,
 }
 
-/// What is read of a stage's report.
-#[derive(Deserialize)]
-struct Report {
-    bytes: u64,
-    seconds: f64,
-    cores: Vec<testbed::cores::CoreSeconds>,
-    note: Option<String>,
-}
-
 /// Measures all stages as for so many connections; each window to `sink`.
 pub(crate) fn measure(
     (lab, instruments, mtu): (&Lab, &Path, u16),
@@ -108,7 +100,7 @@ pub(crate) fn measure(
             command.args(["-c", &SERVER_CORE.to_string()]);
             command.arg(instruments).args(["stages", stage.name()]);
             command.args(arguments(stage, lab, connections)?);
-            command.args(["--seconds", &WINDOW_SECONDS.to_string(), "--json"]);
+            command.args(["--seconds", &WINDOW_SECONDS.to_string()]);
             command.args(["--watch-core", &SERVER_CORE.to_string()]);
             let output = output(&mut command, LIMIT)?;
             drop(tap);
@@ -149,7 +141,7 @@ fn arguments(stage: Stage, lab: &Lab, connections: u32) -> Result<Vec<String>> {
         Stage::Seal => vec!["--slots".to_owned(), slots],
         Stage::Write => {
             let (interface, core) = (VethPair::SERVER_INTERFACE, CLIENT_CORE.to_string());
-            let words = [interface, "--address", NOBODY, "--zero-copy", "--wire"];
+            let words = [interface, "--address", NOBODY, "--sink-core"];
             let words = words.into_iter().map(str::to_owned);
             words.chain([core, "--slots".to_owned(), slots]).collect()
         }

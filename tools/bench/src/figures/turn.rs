@@ -18,9 +18,9 @@ use testbed::server::Server;
 
 use super::cell::Cell;
 use super::results::{Measured, Outcome};
-use super::wire;
-use crate::lab::{Contender, Lab, Place, address, stop};
+use crate::lab::{Contender, Lab, address, stop};
 use crate::stored::float;
+use crate::wire;
 
 /// What the hypervisor may take of the server's core in a window.
 const STOLEN_SHARE_MAX: f64 = 0.05;
@@ -84,10 +84,6 @@ impl Turns<'_> {
             self.warm()?;
         }
         let (objects, device) = self.lab.storage(contender)?;
-        let place = Place {
-            namespace: &self.lab.wire,
-            is_tls: cell.is_tls,
-        };
         let paths = self.paths(cell, objects)?;
         let run = wire::Run {
             lab: self.lab,
@@ -98,11 +94,12 @@ impl Turns<'_> {
             object_bytes: objects.bytes,
             mtu: self.mtu,
             seed,
+            visits: None,
         };
         let _tap = wire::Tap::new(&self.lab.wire, self.mtu)?;
         let start = || {
-            self.lab
-                .start(place, contender, &self.arguments(contender, cell)?)
+            let arguments = self.arguments(contender, cell)?;
+            self.lab.start(contender, cell.is_tls, &arguments)
         };
         // What a server reads to get ready is not counted, except of Atlas: it waits for a carrier, which
         // the clients' end is. The others, and their caches, are ready before anybody asks.
@@ -110,7 +107,7 @@ impl Turns<'_> {
         let before = read_bytes(device)?;
         let clients = run.start()?;
         let server = match first.unwrap_or_else(start) {
-            Ok((server, _)) => server,
+            Ok(server) => server,
             Err(error) => return failed(error),
         };
         let report = clients.finish()?;
@@ -124,7 +121,7 @@ impl Turns<'_> {
             Ok(report) => report,
             Err(why) => return Ok(Outcome::Failed(why)),
         };
-        if let Some(fault) = report.fault() {
+        if let Some(fault) = wire::fault(&report) {
             return Ok(Outcome::Failed(fault));
         }
         let core = report.server_core.context("the wire watched no core")?;
@@ -133,23 +130,25 @@ impl Turns<'_> {
             seconds: report.seconds,
             body_bytes: report.counts.body_bytes,
             replies: report.counts.replies,
-            verified_replies: report.counts_since_start.verified_replies(),
+            verified_replies: match report.counts_since_start {
+                counts if counts.compared_bytes > 0 => counts.sampled_replies,
+                _ => 0,
+            },
             server_busy: core.busy,
             client_busy: report.client_core_working * report.seconds,
             stolen: core.steal,
             disk_share: float(read) / float(served.max(1)),
             server_share: sent.map(|sent| float(sent) / float(served.max(1))),
-            first_byte: report.first_byte(),
-            whole: report.whole(),
-            fairness: Some(report.fairness()),
+            first_byte: report.first_byte.into(),
+            whole: report.whole.into(),
+            fairness: Some(report.fairness.jain),
             server_memory,
-            filter: report.filter(),
+            filter: wire::filter_seconds(&report),
         };
         let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
-        let why = report
-            .defect()
+        let why = wire::defect(&report)
             .or_else(|| {
-                let share = report.warm_share();
+                let share = report.warm_up.share;
                 (share < 1.0)
                     .then(|| format!("only {:.1} % of the connections were warm", share * 100.0))
             })

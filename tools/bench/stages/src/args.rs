@@ -3,8 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
-use record::{AeadLibrary, Algorithm};
+use clap::{Args, Subcommand};
 
 use crate::FETCH_BYTES;
 
@@ -28,14 +27,12 @@ Examples:
   what the core this runs on can seal:
     taskset -c 0 atlas-bench stages seal
   what two cores do while files are read on one of them:
-    taskset -c 0 atlas-bench stages read /srv/video --watch-core 0,1 --json
-  what frames to nobody cost:
-    taskset -c 0 atlas-bench stages write veth0 --address 10.0.0.9 --watch-core 0
-  the same out of slots on loan, over the wire of `atlas-bench wire`:
-    ip netns exec wire taskset -c 0 atlas-bench stages write wire0 --address 10.0.0.9 --wire 1 \
-      --zero-copy --watch-core 0";
+    taskset -c 0 atlas-bench stages read /srv/video --watch-core 0,1
+  what frames to nobody cost, over the wire of `atlas-bench wire`:
+    ip netns exec wire taskset -c 0 atlas-bench stages write wire0 --address 10.0.0.9 \
+      --sink-core 1 --watch-core 0";
 
-/// Measures one stage of the pipeline alone.
+/// Measures one stage of the pipeline alone; the report is a JSON object.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StagesArgs {
@@ -48,9 +45,6 @@ pub struct StagesArgs {
     /// Reports what these cores did meanwhile
     #[arg(long, value_name = "CORE", value_delimiter = ',', global = true)]
     pub watch_core: Vec<usize>,
-    /// Prints the report as one line of JSON
-    #[arg(long, global = true)]
-    pub json: bool,
 }
 
 /// The stages.
@@ -58,9 +52,9 @@ pub struct StagesArgs {
 pub enum Stage {
     /// Direct reads of whole files, a window of them at once
     Read(ReadArgs),
-    /// Records of TLS 1.3, sealed in place
+    /// Records of TLS 1.3, AES-128-GCM, sealed in place
     Seal(SealArgs),
-    /// Large frames to a station that is not there
+    /// Large frames out of slots on loan, to a station that is not there
     Write(WriteArgs),
     /// The server between frames received and frames sent, without link, disk and kernel
     Session(SessionArgs),
@@ -97,12 +91,6 @@ pub struct ReadArgs {
 /// `seal`.
 #[derive(Args, Clone, Debug)]
 pub struct SealArgs {
-    /// What with
-    #[arg(long, value_enum, default_value_t = Cipher::Aes128Gcm)]
-    pub cipher: Cipher,
-    /// Whose AEAD
-    #[arg(long, value_enum, default_value_t = Library::AwsLc)]
-    pub aead_library: Library,
     /// Slots in turn: those that are in flight at a time
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
@@ -112,7 +100,7 @@ pub struct SealArgs {
 /// `write`.
 #[derive(Args, Clone, Debug)]
 pub struct WriteArgs {
-    /// The interface, as in `atlas serve --link packet:INTERFACE`
+    /// The interface, a TAP; made if it is not there
     pub interface: String,
     /// An address there that nobody has
     #[arg(long, value_name = "ADDRESS")]
@@ -121,13 +109,9 @@ pub struct WriteArgs {
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
     pub slots: u32,
-    /// Makes the interface, or takes a TAP of that name, as `atlas-bench wire` does; this core takes the
-    /// frames, as shortened for clients of plain HTTP
+    /// The core that takes the frames, as shortened for clients of plain HTTP
     #[arg(long, value_name = "CORE")]
-    pub wire: Option<usize>,
-    /// Lends slots to the kernel, as `atlas serve --zero-copy on`, instead of having it copy frames
-    #[arg(long)]
-    pub zero_copy: bool,
+    pub sink_core: usize,
 }
 
 /// `session`.
@@ -153,50 +137,6 @@ pub struct SessionArgs {
     /// Frames received, reads planned and completions taken in a round, at most each
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub batch: usize,
-    /// Without pacing
-    #[arg(long)]
-    pub without_pacing: bool,
-}
-
-/// An AEAD of TLS 1.3.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Cipher {
-    /// `AES-128-GCM`
-    Aes128Gcm,
-    /// `AES-256-GCM`
-    Aes256Gcm,
-    /// `ChaCha20-Poly1305`
-    Chacha20,
-}
-
-impl Cipher {
-    /// As the record room calls it.
-    pub(crate) const fn algorithm(self) -> Algorithm {
-        match self {
-            Self::Aes128Gcm => Algorithm::Aes128Gcm,
-            Self::Aes256Gcm => Algorithm::Aes256Gcm,
-            Self::Chacha20 => Algorithm::ChaCha20Poly1305,
-        }
-    }
-}
-
-/// A library of AEADs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Library {
-    /// `aws-lc`
-    AwsLc,
-    /// `ring`
-    Ring,
-}
-
-impl Library {
-    /// As the record room calls it.
-    pub(crate) const fn of_record(self) -> AeadLibrary {
-        match self {
-            Self::AwsLc => AeadLibrary::AwsLc,
-            Self::Ring => AeadLibrary::Ring,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -212,7 +152,7 @@ mod tests {
 
     #[test]
     fn options_of_all_stages_may_follow_the_stage() {
-        let words = ["stages", "read", "/srv", "--watch-core", "0,1", "--json"];
+        let words = ["stages", "read", "/srv", "--watch-core", "0,1"];
         let args = Cli::parse_from(words).args;
         assert_eq!(args.watch_core, [0, 1]);
         let Stage::Read(read) = args.stage else {

@@ -24,7 +24,7 @@ use std::io::{Write as _, stdout};
 
 use anyhow::{Context as _, Result};
 
-pub use args::{Cipher, Stage, StagesArgs};
+pub use args::{Stage, StagesArgs};
 pub use timing::Report;
 
 use timing::{Step, Timing};
@@ -38,12 +38,7 @@ const FETCH_BYTES: u32 = 61_440;
 /// # Errors
 /// What cannot be opened, read or sent, and what to do.
 pub fn run(args: &StagesArgs) -> Result<()> {
-    let report = measure(args)?;
-    let text = if args.json {
-        serde_json::to_string(&report)? + "\n"
-    } else {
-        report.text()
-    };
+    let text = serde_json::to_string_pretty(&measure(args)?)? + "\n";
     stdout()
         .write_all(text.as_bytes())
         .context("printing the report")

@@ -6,11 +6,11 @@
 //! device costs, on whichever core. Left out: looking files up; they are open before. It refuses a
 //! directory without files, and a device smaller than a range.
 
-use std::fs::{File, OpenOptions, read_dir};
+use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -27,9 +27,6 @@ use crate::timing::Step;
 
 /// Where ranges begin: at multiples of this, bytes, as the objects of a raw store.
 const RANGE_ALIGNMENT_BYTES: u64 = 4096;
-
-/// Deepest directory below the one named.
-const DEPTH_MAX: u32 = 8;
 
 pub(crate) struct Reader {
     disk: Uring,
@@ -226,14 +223,19 @@ impl Reader {
     }
 }
 
-/// The files of a directory, opened.
+/// The files of a directory that have something in them, opened.
 fn files(args: &ReadArgs) -> Result<Vec<FileSource>> {
-    let mut paths = Vec::new();
-    collect(&args.source, args.files as usize, DEPTH_MAX, &mut paths)?;
-    let opened = paths
-        .iter()
-        .map(|path| Ok(FileSource::Descriptor(open_direct(path)?.into())));
-    opened.collect()
+    let mut files = Vec::new();
+    for path in nic_wire::paths::list(&args.source)? {
+        if files.len() == args.files as usize {
+            break;
+        }
+        let file = open_direct(&args.source.join(&path[1..]))?;
+        if file.metadata()?.len() > 0 {
+            files.push(FileSource::Descriptor(file.into()));
+        }
+    }
+    Ok(files)
 }
 
 /// Ranges of a device or image, side by side; each begins at a block's start.
@@ -258,32 +260,6 @@ fn ranges(args: &ReadArgs) -> Result<Vec<FileSource>> {
         })
     };
     Ok((0..count).map(range).collect())
-}
-
-/// Files with something in them, at most `files_max`, in the order of their names.
-fn collect(directory: &Path, files_max: usize, depth: u32, paths: &mut Vec<PathBuf>) -> Result<()> {
-    let shown = directory.display();
-    ensure!(depth > 0, "{shown}: too deep; name a directory below");
-    let entries = read_dir(directory).with_context(|| format!("reading {shown}"))?;
-    let mut entries = entries.collect::<std::io::Result<Vec<_>>>()?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
-        if paths.len() == files_max {
-            break;
-        }
-        let kind = entry.file_type()?;
-        if kind.is_dir() && is_readable(&entry.path()) {
-            collect(&entry.path(), files_max, depth - 1, paths)?;
-        } else if kind.is_file() && entry.metadata()?.len() > 0 {
-            paths.push(entry.path());
-        }
-    }
-    Ok(())
-}
-
-/// A file system's own directories (`lost+found`) are for root only.
-fn is_readable(directory: &Path) -> bool {
-    read_dir(directory).is_ok()
 }
 
 fn open_direct(path: &Path) -> Result<File> {
@@ -347,25 +323,6 @@ mod tests {
         };
         assert_eq!(exact.take(8192), Some((0, 8192)));
         assert_eq!(exact.take(8192), None);
-    }
-
-    #[test]
-    fn files_are_found_below_up_to_a_number_and_empty_ones_are_not() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path();
-        std::fs::create_dir(root.join("b")).unwrap();
-        for (name, content) in [("a", "1"), ("b/c", "2"), ("b/empty", ""), ("d", "3")] {
-            std::fs::write(root.join(name), content).unwrap();
-        }
-        let found = |files_max| {
-            let mut paths = Vec::new();
-            collect(root, files_max, DEPTH_MAX, &mut paths).unwrap();
-            paths
-        };
-        assert_eq!(found(9), ["a", "b/c", "d"].map(|name| root.join(name)));
-        assert_eq!(found(2), ["a", "b/c"].map(|name| root.join(name)));
-        let mut paths = Vec::new();
-        assert!(collect(root, 9, 1, &mut paths).is_err(), "b is too deep");
     }
 
     #[test]

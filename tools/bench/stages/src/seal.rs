@@ -7,10 +7,10 @@
 
 use anyhow::Result;
 use memory::{Arena, ArenaConfig, FilledSlot};
-use record::{Sealer, TrafficKey, Version};
+use record::{Algorithm, Sealer, TrafficKey, Version};
 
 use crate::FETCH_BYTES;
-use crate::args::{Cipher, Library, SealArgs};
+use crate::args::SealArgs;
 use crate::timing::Step;
 
 /// Content bytes of a record: four of them are a fetch.
@@ -22,8 +22,6 @@ pub(crate) struct Seal {
     /// Sealed in turn.
     slots: Vec<FilledSlot>,
     turn: usize,
-    cipher: Cipher,
-    aead_library: Library,
     sealer: Sealer,
     generation: u64,
     number: u64,
@@ -39,18 +37,15 @@ pub(crate) fn filled_slots(count: u32) -> Result<(Arena, Vec<FilledSlot>)> {
     Ok((arena, slots))
 }
 
+/// What the bench's servers seal with.
+const ALGORITHM: Algorithm = Algorithm::Aes128Gcm;
+
 /// A key of its own for each generation; it protects nothing.
-fn sealer(cipher: Cipher, library: Library, generation: u64) -> Result<Sealer> {
-    let algorithm = cipher.algorithm();
-    let mut bytes = [0; 32];
+fn sealer(generation: u64) -> Result<Sealer> {
+    let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&generation.to_be_bytes());
-    let key = TrafficKey::new(
-        Version::Tls13,
-        algorithm,
-        &bytes[..algorithm.key_bytes()],
-        [0; 12],
-    )?;
-    Ok(Sealer::with_library(library.of_record(), &key))
+    let key = TrafficKey::new(Version::Tls13, ALGORITHM, &bytes, [0; 12])?;
+    Ok(Sealer::new(&key))
 }
 
 impl Seal {
@@ -60,9 +55,7 @@ impl Seal {
             arena,
             slots,
             turn: 0,
-            cipher: args.cipher,
-            aead_library: args.aead_library,
-            sealer: sealer(args.cipher, args.aead_library, 0)?,
+            sealer: sealer(0)?,
             generation: 0,
             number: 0,
         })
@@ -79,9 +72,9 @@ impl Step for Seal {
             .arena
             .window_mut(slot, framing.header_bytes, room_bytes);
         let run = &mut window[..RECORDS as usize * record_bytes];
-        if self.number + u64::from(RECORDS) > self.cipher.algorithm().records_max() {
+        if self.number + u64::from(RECORDS) > ALGORITHM.records_max() {
             self.generation += 1;
-            self.sealer = sealer(self.cipher, self.aead_library, self.generation)?;
+            self.sealer = sealer(self.generation)?;
             self.number = 0;
         }
         record::seal_run(&self.sealer, self.number, CONTENT_BYTES, run);
@@ -97,37 +90,30 @@ mod tests {
 
     use super::*;
 
-    fn seal(cipher: Cipher) -> Seal {
-        let args = SealArgs {
-            cipher,
-            aead_library: Library::Ring,
-            slots: 2,
-        };
-        Seal::new(&args).unwrap()
+    fn seal() -> Seal {
+        Seal::new(&SealArgs { slots: 2 }).unwrap()
     }
 
     #[test]
     fn every_byte_of_every_slot_is_sealed_in_turn() {
-        for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::Chacha20] {
-            let mut seal = seal(cipher);
-            assert_eq!(seal.step().unwrap(), 61_440);
-            let zeros = |seal: &Seal, slot: usize| {
-                let payload = seal.arena.payload(&seal.slots[slot]);
-                payload.iter().filter(|byte| **byte == 0).count()
-            };
-            // One byte in 256 is zero by chance.
-            assert!(zeros(&seal, 0) < 61_440 / 100, "{cipher:?}");
-            assert_eq!(zeros(&seal, 1), 61_440, "{cipher:?}");
-            seal.step().unwrap();
-            assert!(zeros(&seal, 1) < 61_440 / 100, "{cipher:?}");
-        }
+        let mut seal = seal();
+        assert_eq!(seal.step().unwrap(), 61_440);
+        let zeros = |seal: &Seal, slot: usize| {
+            let payload = seal.arena.payload(&seal.slots[slot]);
+            payload.iter().filter(|byte| **byte == 0).count()
+        };
+        // One byte in 256 is zero by chance.
+        assert!(zeros(&seal, 0) < 61_440 / 100);
+        assert_eq!(zeros(&seal, 1), 61_440);
+        seal.step().unwrap();
+        assert!(zeros(&seal, 1) < 61_440 / 100);
     }
 
     #[test]
     fn each_record_is_what_the_room_seals_under_its_number() {
-        let mut seal = seal(Cipher::Aes128Gcm);
+        let mut seal = seal();
         seal.step().unwrap();
-        let other = sealer(Cipher::Aes128Gcm, Library::AwsLc, 0).unwrap();
+        let other = sealer(0).unwrap();
         let framing = other.framing();
         let room_bytes = 4 * framing.overhead_bytes();
         let window = seal
@@ -143,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_key_that_sealed_enough_is_given_up() {
-        let mut seal = seal(Cipher::Aes128Gcm);
-        seal.number = Cipher::Aes128Gcm.algorithm().records_max() - 4;
+        let mut seal = seal();
+        seal.number = ALGORITHM.records_max() - 4;
         seal.step().unwrap();
         assert_eq!(seal.generation, 0);
         seal.step().unwrap();

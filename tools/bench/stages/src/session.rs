@@ -21,9 +21,7 @@ use std::collections::VecDeque;
 use anyhow::{Result, bail};
 use clock::{Duration, Instant};
 use memory::{Arena, ArenaConfig, PageKind};
-use session::{
-    Conductor, Config, DeviceIndex, Object, ObjectHandle, ReadPlan, TcpConfig, Transmitted,
-};
+use session::{Conductor, Config, DeviceIndex, Object, ObjectHandle, ReadPlan, Transmitted};
 use wire::{
     ChecksumState, HEADERS_BYTES_MAX, MacAddress, Outgoing, Route, SeqNumber, TcpChecksum,
     TcpFlags, TcpOptions, TcpRepr, Timestamps,
@@ -356,10 +354,6 @@ fn config(args: &SessionArgs) -> Config {
         segmentation_bytes_max: SEGMENTATION_BYTES,
         checksum_offload: true,
         http_port: Some(PORT),
-        tcp: TcpConfig {
-            is_paced: !args.without_pacing,
-            ..TcpConfig::default()
-        },
         connections_max: args.connections as usize,
         seed: [9; 32],
         unix_seconds_at_start: 1_000_000,
@@ -380,7 +374,6 @@ mod tests {
             object_bytes: 300_000,
             slots: 64,
             batch: 2048,
-            without_pacing: false,
         };
         Session::new(&args).unwrap()
     }

@@ -1,11 +1,10 @@
 //! The clocks around a stage: warm-up, then a window in which bytes and busy time are counted.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use testbed::cores::{CoreSeconds, CoreTime};
 
 use crate::args::StagesArgs;
@@ -29,7 +28,7 @@ pub(crate) trait Step {
 }
 
 /// What a stage did in its window.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Which.
     pub stage: String,
@@ -37,38 +36,12 @@ pub struct Report {
     pub bytes: u64,
     /// Length of the window.
     pub seconds: f64,
-    /// CPU seconds of this process.
-    pub cpu_seconds: f64,
+    /// CPU seconds of this process for each GB.
+    pub cpu_seconds_per_gigabyte: f64,
     /// What the cores watched did, whoever made them.
     pub cores: Vec<CoreSeconds>,
     /// What to know of the figure: why it was slower than it could be, and what to do.
     pub note: Option<String>,
-}
-
-impl Report {
-    /// A line for people.
-    pub(crate) fn text(&self) -> String {
-        let gigabytes = gigabytes(self.bytes);
-        let mut text = format!(
-            "{}: {:.1} Gb/s, {:.3} CPU s/GB",
-            self.stage,
-            gigabytes * 8.0 / self.seconds,
-            self.cpu_seconds / gigabytes
-        );
-        for core in &self.cores {
-            let _ = write!(
-                text,
-                ", core {} busy {:.3} s/GB",
-                core.core,
-                core.busy / gigabytes
-            );
-        }
-        text.push('\n');
-        if let Some(reason) = &self.note {
-            let _ = writeln!(text, "note: {reason}");
-        }
-        text
-    }
 }
 
 #[expect(
@@ -116,7 +89,7 @@ impl Timing {
             stage: stage.to_owned(),
             bytes,
             seconds: seconds.as_secs_f64(),
-            cpu_seconds: cpu.as_secs_f64(),
+            cpu_seconds_per_gigabyte: cpu.as_secs_f64() / gigabytes(bytes),
             cores: after
                 .into_iter()
                 .zip(before)
@@ -171,7 +144,6 @@ mod tests {
         );
         assert!(report.seconds >= 0.001, "{report:?}");
         assert_eq!(report.cores.len(), 1);
-        assert!(report.text().contains("core 0 busy"), "{}", report.text());
     }
 
     #[test]

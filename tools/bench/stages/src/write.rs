@@ -1,11 +1,8 @@
 //! Writing alone: frames of a fetch through `link`'s packet socket, out of slots in turn.
 //!
 //! They go to a MAC address nobody has, so the kernel at the other end of the link drops each as
-//! another host's as soon as it looks. Included: the headers, the system call, the kernel's copy of
-//! the frame or, with `--zero-copy`, lending it and taking it back, and the device. With `--zero-copy` the
-//! device must read frames where they are: a TAP copies them, which costs more than the copy it spares,
-//! but with `--wire` it does not. Left out: deciding what to send, and, on a veth pair between
-//! namespaces of one machine, the receiver's TCP, which the kernel runs on the sender's core.
+//! another host's as soon as it looks. Included: the headers, the system call, lending the frame and taking it back, and
+//! the device, which is the wire of `atlas-bench wire`. Left out: deciding what to send.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -52,27 +49,20 @@ pub(crate) struct Writer {
     segment: TcpRepr,
     segment_bytes: u16,
     identification: u16,
-    /// Every frame is to be lent.
-    is_lending: bool,
     /// What takes the frames; goes after the link.
-    sink: Option<Sink>,
+    sink: Sink,
 }
 
 impl Writer {
     pub(crate) fn new(args: &WriteArgs) -> Result<Self> {
         let source = IpAddr::V4(args.address);
-        let sink = args.wire.map(|core| Sink::open(&args.interface, core));
-        let sink = sink.transpose()?;
+        let sink = Sink::open(&args.interface, args.sink_core)?;
         let mut config = PacketConfig::new(&args.interface, &[source]);
-        if args.zero_copy {
-            config.zero_copy = ZeroCopy::On;
-        }
+        config.zero_copy = ZeroCopy::On;
         let mut link = Packet::open(&config)?;
         let (arena, slots) = filled_slots(args.slots)?;
-        if args.zero_copy {
-            let borrowed = link.borrow_slots(arena.slot_memory());
-            borrowed.map_err(|reason| anyhow!("slots cannot be lent: {reason}"))?;
-        }
+        let borrowed = link.borrow_slots(arena.slot_memory());
+        borrowed.map_err(|reason| anyhow!("slots cannot be lent: {reason}"))?;
         let capabilities = link.capabilities();
         let segment_bytes = capabilities.mtu_bytes.saturating_sub(HEADERS_BYTES);
         let frame_bytes = FETCH_BYTES + u32::from(HEADERS_BYTES);
@@ -93,7 +83,6 @@ impl Writer {
             segment: segment(),
             segment_bytes,
             identification: 0,
-            is_lending: args.zero_copy,
             sink,
         })
     }
@@ -167,7 +156,7 @@ impl Writer {
         };
         match sent {
             Sent::Lent(_) => self.arena.lend(&self.slots[slot]),
-            Sent::Copied => ensure!(!self.is_lending, "a frame was copied: see --zero-copy"),
+            Sent::Copied => bail!("a frame was copied"),
         }
         self.segment.sequence = self.segment.sequence.wrapping_add(FETCH_BYTES);
         Ok(())
@@ -202,13 +191,11 @@ impl Step for Writer {
         for slot in 0..self.slots.len() {
             self.send(slot)?;
         }
-        if let Some(sink) = &mut self.sink {
-            let lost = sink.lost_frames()?;
-            ensure!(
-                lost == 0,
-                "{lost} frames were not taken in time from the wire"
-            );
-        }
+        let lost = self.sink.lost_frames()?;
+        ensure!(
+            lost == 0,
+            "{lost} frames were not taken in time from the wire"
+        );
         Ok(self.slots.len() as u64 * u64::from(FETCH_BYTES))
     }
 }

@@ -52,9 +52,8 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
+pub(super) const TOOL_ARROWS: [(&str, &[&str]); 10] = [
     ("testbed", &["wire"]),
-    ("load", &["testbed"]),
     ("nic-wire", &["clock", "testbed", "wire"]),
     (
         "stages",
@@ -66,7 +65,7 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
     ("bottleneck", &["nic-wire", "testbed"]),
     (
         "bench",
-        &["bottleneck", "load", "nic-wire", "stages", "tcp", "testbed"],
+        &["bottleneck", "nic-wire", "stages", "tcp", "testbed"],
     ),
     (
         "sim",
@@ -446,17 +445,17 @@ mod tests {
                 );
             }
         }
-        let renamed = "[dependencies]\nhelper = { package = \"atlas-load\", path = \"x\" }\n";
+        let renamed = "[dependencies]\nhelper = { package = \"atlas-stages\", path = \"x\" }\n";
         assert_eq!(arrows_of("crates/server/Cargo.toml", renamed).len(), 1);
         let tool = "[dependencies]\nrecord.workspace = true\ntestbed.workspace = true\n";
         assert!(arrows_of("tools/bench/stages/Cargo.toml", tool).is_empty());
         // An instrument has no more arrows for standing in the bench's folder.
         let bench = "[dependencies]\nstages.workspace = true\n";
         assert!(arrows_of("tools/bench/Cargo.toml", bench).is_empty());
-        assert_eq!(arrows_of("tools/bench/load/Cargo.toml", bench).len(), 1);
+        assert_eq!(arrows_of("tools/bench/nic-wire/Cargo.toml", bench).len(), 1);
         // A tool does not become a part of the product by standing among its rooms, nor a part of
         // the product a tool.
-        assert_eq!(arrows_of("crates/load/Cargo.toml", "").len(), 1);
+        assert_eq!(arrows_of("crates/stages/Cargo.toml", "").len(), 1);
         assert_eq!(arrows_of("tools/wire/Cargo.toml", "").len(), 1);
     }
 

@@ -156,15 +156,6 @@ pub struct Arrival<'a> {
     pub seen: &'a [u8],
 }
 
-/// When received frames are acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AckPolicy {
-    /// Once for each received frame, as a receiver behind GRO does.
-    EveryFrame,
-    /// Once for so many bytes, and at the end of each frame.
-    EveryBytes(u32),
-}
-
 /// What surrounds a connection.
 pub trait World {
     /// The path to ask for next; `None` if all was asked, or it is not this connection's turn:
@@ -180,8 +171,6 @@ pub trait World {
     fn send(&mut self, transmit: Transmit);
     /// Something happened.
     fn on(&mut self, event: Event);
-    /// When to acknowledge.
-    fn ack_policy(&self) -> AckPolicy;
     /// Largest text of a segment that is offered to the server.
     fn mss(&self) -> u16;
     /// How to make a TLS handshake; `None` for plain HTTP.
@@ -245,8 +234,6 @@ pub struct Connection {
     receive_next: SeqNumber,
     /// TS.Recent (RFC 7323 s4.3).
     recent: u32,
-    /// Bytes received since the last acknowledgment.
-    unacknowledged_bytes: u32,
     /// The path that was asked for; kept until its reply is complete.
     path: Option<u32>,
     reply: Reply,
@@ -270,7 +257,6 @@ impl Connection {
             send_next: initial,
             receive_next: SeqNumber(0),
             recent: 0,
-            unacknowledged_bytes: 0,
             path: None,
             reply: Reply::None,
             ranges: Ranges::default(),
@@ -304,13 +290,6 @@ impl Connection {
         self.path
     }
 
-    /// Bytes of memory beside the structure itself.
-    #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        let tls = self.tls.as_ref().map_or(0, |tls| tls.heap_bytes());
-        self.ranges.heap_bytes() + self.reply.heap_bytes() + tls
-    }
-
     /// Sends the SYN of a closed connection.
     pub fn open(&mut self, now: Instant, world: &mut impl World) {
         debug_assert!(!self.is_open(), "opened twice");
@@ -318,7 +297,6 @@ impl Connection {
         self.reply = Reply::None;
         self.ranges.clear();
         self.recent = 0;
-        self.unacknowledged_bytes = 0;
         self.has_timestamps = true;
         self.replies = 0;
         self.tls = None;
@@ -347,6 +325,13 @@ impl Connection {
             world.send(transmit);
         }
         self.state = State::Failed;
+    }
+
+    /// The same, and it may be opened again.
+    pub fn leave(&mut self, now: Instant, world: &mut impl World) {
+        self.abort(now, world);
+        self.path = None;
+        self.close();
     }
 
     /// Sends again what was not answered in time.
@@ -520,7 +505,6 @@ impl Connection {
             seen: arrival.seen,
         };
         self.consume(now, whole.after(old_bytes), world)?;
-        self.count(now, arrival.bytes - old_bytes, world);
         let mut is_gap_filled = false;
         while let Some(end) = self.ranges.take_reached(self.receive_next) {
             let bytes = u32::try_from(end.distance(self.receive_next)).unwrap_or(0);
@@ -661,24 +645,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Counts bytes in order towards the next acknowledgment, and sends those due amid a frame.
-    fn count(&mut self, now: Instant, bytes: u32, world: &mut impl World) {
-        let reached = self.receive_next;
-        self.unacknowledged_bytes += bytes;
-        if let AckPolicy::EveryBytes(step) = world.ack_policy() {
-            let step = step.max(1);
-            // The one at the end of the frame is sent in any case.
-            while self.unacknowledged_bytes > step {
-                self.unacknowledged_bytes -= step;
-                let back = self.unacknowledged_bytes.wrapping_neg();
-                self.receive_next = reached.wrapping_add(back);
-                let transmit = self.segment(now, TcpFlags::ACK);
-                world.send(transmit);
-            }
-            self.receive_next = reached;
-        }
-    }
-
     /// After text in order: asks, or acknowledges.
     fn go_on(&mut self, now: Instant, world: &mut impl World) -> Result<(), Fault> {
         if self.state == State::Established && matches!(self.reply, Reply::None) {
@@ -780,7 +746,6 @@ impl Connection {
     }
 
     fn send_request(&mut self, now: Instant, path: u32, world: &mut impl World) {
-        self.unacknowledged_bytes = 0;
         let transmit = self.segment(now, TcpFlags::ACK.union(TcpFlags::PSH));
         let bytes = request_bytes(path, world);
         world.send(Transmit {
@@ -806,7 +771,6 @@ impl Connection {
         duplicate: Option<(SeqNumber, SeqNumber)>,
         world: &mut impl World,
     ) {
-        self.unacknowledged_bytes = 0;
         let mut transmit = self.segment(now, TcpFlags::ACK);
         transmit.segment.options.sack = self.ranges.blocks(duplicate);
         world.send(transmit);

@@ -72,11 +72,6 @@ impl Ranges {
         self.ranges.clear();
         self.latest = 0;
     }
-
-    /// Bytes of memory beside the structure itself.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        self.ranges.capacity() * size_of::<(SeqNumber, SeqNumber)>()
-    }
 }
 
 fn earlier(a: SeqNumber, b: SeqNumber) -> SeqNumber {

@@ -90,14 +90,6 @@ impl Reply {
         let from_piece = u32::try_from(head.head_bytes - before).map_err(|_| Fault::Head)?;
         Ok(Some((head, piece.after(from_piece))))
     }
-
-    /// Bytes of memory beside the structure itself.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Head(kept) => kept.capacity(),
-            Self::None | Self::Body { .. } => 0,
-        }
-    }
 }
 
 pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Fault> {

@@ -183,7 +183,6 @@ impl Connection {
         if bytes.is_empty() {
             return;
         }
-        self.unacknowledged_bytes = 0;
         for text in bytes.chunks(TEXT_BYTES_MAX) {
             let transmit = self.segment(now, TcpFlags::ACK.union(TcpFlags::PSH));
             world.send(Transmit {

@@ -16,6 +16,7 @@
 use wire::SeqNumber;
 
 use super::super::reply::{Head, Piece, parse_head};
+use super::keys::OVERHEAD_BYTES;
 use super::{Fault, HEADER_BYTES, Keys, TlsFault, Watched, parse_header, take_content};
 
 /// Most bytes of the stream from the last reply's end to the end of a head: a record, tickets.
@@ -89,10 +90,6 @@ impl Followed {
         !self.kept.is_empty()
     }
 
-    pub(crate) fn heap_bytes(&self) -> usize {
-        self.kept.capacity()
-    }
-
     /// Takes bytes that come next, while no head is known.
     pub(crate) fn take_head(
         &mut self,
@@ -111,7 +108,7 @@ impl Followed {
             let Some((header, body)) = rest.split_first_chunk::<HEADER_BYTES>() else {
                 break Found::Nothing;
             };
-            let (_, bytes) = parse_header(*header, keys.overhead())?;
+            let (_, bytes) = parse_header(*header, OVERHEAD_BYTES)?;
             let Some(whole) = body.get(..bytes) else {
                 // What kind it is stands at its end.
                 let beginning = keys.peek(number, body, bytes);
@@ -185,7 +182,7 @@ impl Followed {
         let stream_bytes = u32::try_from(watched.next_header.distance(self.base));
         let stream_bytes = u64::from(stream_bytes.map_err(|_| fault)?);
         let records = watched.records.wrapping_sub(self.records);
-        let overhead = (HEADER_BYTES + keys.overhead()) as u64 * u64::from(records);
+        let overhead = (HEADER_BYTES + OVERHEAD_BYTES) as u64 * u64::from(records);
         let plain_bytes = stream_bytes.checked_sub(overhead).ok_or(fault)?;
         self.counted_bytes += plain_bytes;
         self.base = watched.next_header;

@@ -5,11 +5,15 @@
 //! keeps; the caller bounds how many are under way.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
-use testbed::tls_client::Version;
+use anyhow::{Context as _, Result as Outcome};
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::{CONTENT_BYTES_MAX, Fault, HEADER_BYTES, Keys, TlsFault};
 
@@ -19,18 +23,46 @@ const RECORD_BYTES_MAX: usize = HEADER_BYTES + CONTENT_BYTES_MAX + 2048;
 /// What all handshakes have in common.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
-    /// One version, one AEAD of AES-GCM; secrets may be taken out.
-    pub config: Arc<ClientConfig>,
+    config: Arc<ClientConfig>,
     /// The certificate's name.
-    pub name: ServerName<'static>,
-    /// The version of `config`.
-    pub version: Version,
+    name: ServerName<'static>,
+}
+
+impl TlsClient {
+    /// One that trusts the authorities in a file, PEM. It offers X25519 first and P-256 beside it, so that every
+    /// server does the same arithmetic if it can.
+    ///
+    /// # Errors
+    /// A file that holds no certificate.
+    pub fn new(authorities: &Path, name: ServerName<'static>) -> Outcome<Self> {
+        let reading = || format!("reading {}", authorities.display());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(authorities).with_context(reading)? {
+            roots.add(certificate.with_context(reading)?)?;
+        }
+        Self::trusting(roots, name)
+    }
+
+    /// One that trusts these authorities.
+    pub(crate) fn trusting(roots: RootCertStore, name: ServerName<'static>) -> Outcome<Self> {
+        let mut provider = default_provider();
+        provider.cipher_suites = vec![cipher_suite::TLS13_AES_128_GCM_SHA256];
+        provider.kx_groups = vec![kx_group::X25519, kx_group::SECP256R1];
+        let builder = ClientConfig::builder_with_provider(provider.into());
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        config.enable_secret_extraction = true;
+        Ok(Self {
+            config: config.into(),
+            name,
+        })
+    }
 }
 
 /// A handshake that is not over.
 pub(crate) struct Handshake {
     tls: ClientConnection,
-    version: Version,
     /// The record that is coming.
     incoming: Vec<u8>,
     /// Records taken.
@@ -62,7 +94,6 @@ impl Handshake {
         let tls = ClientConnection::new(Arc::clone(&client.config), client.name.clone());
         let mut handshake = Self {
             tls: tls.map_err(failure)?,
-            version: client.version,
             incoming: Vec::new(),
             records: 0,
         };
@@ -108,8 +139,8 @@ impl Handshake {
     /// The keys of a handshake that is over, how many records it took, and what follows them.
     pub(crate) fn finish(self) -> Result<(Keys, u32, Vec<u8>), Failure> {
         let secrets = self.tls.dangerous_extract_secrets().map_err(failure)?;
-        let keys = Keys::new(self.version, &secrets);
-        let keys = keys.ok_or_else(|| failure("a suite without AES-GCM"))?;
+        let keys = Keys::new(&secrets);
+        let keys = keys.ok_or_else(|| failure("another suite"))?;
         Ok((keys, self.records, self.incoming))
     }
 }

@@ -6,14 +6,14 @@
 //! program that sees each record's header (`follow`, [`crate::filter::records`]). Of a sampled
 //! stream each record is opened (`open`), or those of one reply in so many: a stream may change between two replies.
 //!
-//! What proves the count: lengths that add up to the reply to the byte. In TLS 1.3 a record's number is
-//! part of its nonce too: the next head is legible only if every record before it was counted once.
+//! What proves the count: lengths that add up to the reply to the byte. A record's number is part of its nonce
+//! too: the next head is legible only if every record before it was counted once.
 //!
-//! It refuses, each with a fault of its own: renegotiation, `KeyUpdate`, alerts but `close_notify`,
+//! It speaks TLS 1.3 with AES-128-GCM. It refuses, each with a fault of its own: `KeyUpdate`, alerts but `close_notify`,
 //! messages spread over records, padding in bodies (a sum that does not fit). Session tickets are
 //! read and forgotten. Bounds: one record, one flight of the handshake (`handshake`).
 //!
-//! Reading first: RFC 8446 s4.6 and s5, RFC 5246 s6.2, RFC 5288 s3.
+//! Reading first: RFC 8446 s4.6 and s5.
 
 mod follow;
 mod handshake;
@@ -142,17 +142,6 @@ impl Tls {
             Stage::Followed(_, followed) => followed.has_kept(),
             Stage::Opened(_, opened) => opened.has_kept(),
         }
-    }
-
-    /// Bytes of memory, its own included, but rustls's.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        let stage = match &self.stage {
-            Stage::Over => 0,
-            Stage::Handshake(_) => size_of::<Handshake>(),
-            Stage::Followed(_, followed) => followed.heap_bytes(),
-            Stage::Opened(_, opened) => opened.heap_bytes(),
-        };
-        size_of::<Self>() + self.unacknowledged.capacity() + stage
     }
 }
 

@@ -3,6 +3,7 @@
 //! It refuses what [`take_content`] refuses, and records that are not authentic. Bounded by one
 //! record and one frame.
 
+use super::keys::OVERHEAD_BYTES;
 use super::{Fault, HEADER_BYTES, Keys, parse_header, take_content};
 
 /// The records of a stream that comes whole.
@@ -19,10 +20,6 @@ impl Opened {
         !self.kept.is_empty()
     }
 
-    pub(crate) fn heap_bytes(&self) -> usize {
-        self.kept.capacity()
-    }
-
     /// Takes bytes that come next.
     pub(crate) fn take(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
@@ -35,7 +32,7 @@ impl Opened {
             .get(self.at..)
             .and_then(<[u8]>::split_first_chunk::<HEADER_BYTES>)
         {
-            let (_, bytes) = parse_header(*header, keys.overhead())?;
+            let (_, bytes) = parse_header(*header, OVERHEAD_BYTES)?;
             let Some(body) = body.get(..bytes) else {
                 break;
             };

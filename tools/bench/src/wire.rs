@@ -1,6 +1,6 @@
 //! One run of `atlas-bench wire` beside a server: its command, and what is read of its report.
 //!
-//! It refuses a report of another schema. Bounded by: [`LIMIT`].
+//! It refuses a report of another version. Bounded by: [`LIMIT`].
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
@@ -9,14 +9,13 @@ use std::process::Stdio;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use serde::Deserialize;
+use anyhow::{Context as _, Result, bail};
+use nic_wire::Report;
+use nic_wire::report::Ending;
 use testbed::namespace::{Namespace, VethPair};
 use testbed::process::Process;
 
-use super::cell::Cell;
-use super::plan::WINDOW_SECONDS;
-use super::results::Delay;
+use crate::figures::cell::Cell;
 use crate::lab::{CLIENT_CORE, Lab, SERVER_CORE};
 use crate::stored::float;
 use crate::tls::NAME;
@@ -30,6 +29,9 @@ const SAMPLED: u32 = 2;
 /// Of which one stretch of 64 KiB in so many, over TLS one reply: with all, 2 of 64 connections were a fifteenth of what
 /// Atlas's plaintext cost, a copy that no NIC makes.
 const COMPARED_ONE_IN: u32 = 8;
+
+/// Length of a window, seconds, if five median replies take no longer.
+pub(crate) const WINDOW_SECONDS: u32 = 4;
 
 /// Longest window, seconds: five median replies of the slowest.
 const WINDOW_SECONDS_MAX: u32 = 40;
@@ -85,6 +87,17 @@ pub(crate) struct Run<'a> {
     /// MTU of the wire, bytes.
     pub(crate) mtu: u16,
     pub(crate) seed: u64,
+    /// Who comes beside the connections.
+    pub(crate) visits: Option<Visits<'a>>,
+}
+
+/// Clients that come at a rate, ask once and go.
+#[derive(Clone, Copy)]
+pub(crate) struct Visits<'a> {
+    pub(crate) per_second: u32,
+    /// What they ask for, and its size.
+    pub(crate) path: &'a str,
+    pub(crate) bytes: u64,
 }
 
 /// The clients, waiting for a server that does not serve yet.
@@ -95,154 +108,33 @@ pub(crate) struct Clients {
     last_line: JoinHandle<String>,
 }
 
-/// How it ended: the instrument's own text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Ending {
-    Done,
-    Time,
-    Interrupted,
-    Stalled,
+/// Seconds of the server's core that the filter took in the window, by what a run took before it.
+pub(crate) fn filter_seconds(report: &Report) -> f64 {
+    let measured = Duration::from_nanos(report.wire.filter_ns).as_secs_f64();
+    let runs = float(report.wire.filter_runs.max(1));
+    measured / runs * float(report.counts.frames)
 }
 
-/// Counts of a run, as far as they are used.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Counts {
-    pub(crate) body_bytes: u64,
-    pub(crate) replies: u64,
-    /// Of the server, with text.
-    frames: u64,
-    /// Bytes that were compared with those of the objects.
-    compared_bytes: u64,
-    sampled_replies: u64,
-}
-
-impl Counts {
-    /// Replies of the sample, if anything of it was compared.
-    pub(crate) const fn verified_replies(&self) -> u64 {
-        if self.compared_bytes > 0 {
-            self.sampled_replies
-        } else {
-            0
-        }
+/// What the server did wrong, if it did.
+pub(crate) fn fault(report: &Report) -> Option<String> {
+    if let Some(first) = report.first_faults.first() {
+        return Some(first.clone());
     }
+    (report.ended == Ending::Stalled).then(|| {
+        format!(
+            "it stopped serving: {} of {} connections stood, {} replies came",
+            report.connections_open, report.connections, report.counts_since_start.replies
+        )
+    })
 }
 
-/// A core's time in the window.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Core {
-    pub(crate) busy: f64,
-    pub(crate) steal: f64,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct Latency {
-    p50: u64,
-    p99: u64,
-    #[serde(rename = "p99.9")]
-    p99_9: u64,
-}
-
-impl From<Latency> for Delay {
-    fn from(from: Latency) -> Self {
-        Self {
-            p50_us: from.p50,
-            p99_us: from.p99,
-            p999_us: from.p99_9,
-        }
+/// What the instrument itself did not manage.
+pub(crate) fn defect(report: &Report) -> Option<String> {
+    let lost = report.queue_dropped_frames;
+    if lost > 0 {
+        return Some(format!("the clients lost {lost} frames"));
     }
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct WarmUp {
-    share: f64,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct Fairness {
-    jain: f64,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct WireCost {
-    filter_runs: u64,
-    filter_ns: u64,
-}
-
-/// The part of the report that is used.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Report {
-    schema: u32,
-    ended: Ending,
-    is_valid: bool,
-    pub(crate) seconds: f64,
-    pub(crate) window_median_replies: f64,
-    warm_up: WarmUp,
-    pub(crate) connections: u32,
-    pub(crate) connections_open: u32,
-    pub(crate) passes_begun: u64,
-    pub(crate) counts: Counts,
-    pub(crate) counts_since_start: Counts,
-    fairness: Fairness,
-    queue_dropped_frames: u64,
-    first_byte: Latency,
-    whole: Latency,
-    wire: WireCost,
-    /// Share of the window in which the clients had work.
-    pub(crate) client_core_working: f64,
-    pub(crate) server_core: Option<Core>,
-    first_faults: Vec<String>,
-}
-
-impl Report {
-    pub(crate) fn first_byte(&self) -> Delay {
-        self.first_byte.into()
-    }
-
-    pub(crate) fn whole(&self) -> Delay {
-        self.whole.into()
-    }
-
-    pub(crate) fn fairness(&self) -> f64 {
-        self.fairness.jain
-    }
-
-    /// Seconds of the server's core that the filter took in the window, by what a run took before it.
-    pub(crate) fn filter(&self) -> f64 {
-        let measured = Duration::from_nanos(self.wire.filter_ns).as_secs_f64();
-        let runs = float(self.wire.filter_runs.max(1));
-        measured / runs * float(self.counts.frames)
-    }
-
-    /// Share of the connections that had been warm when the window began.
-    pub(crate) fn warm_share(&self) -> f64 {
-        self.warm_up.share
-    }
-
-    /// What the server did wrong, if it did.
-    pub(crate) fn fault(&self) -> Option<String> {
-        if let Some(first) = self.first_faults.first() {
-            return Some(first.clone());
-        }
-        if self.ended == Ending::Stalled {
-            return Some(format!(
-                "it stopped serving: {} of {} connections stood, {} replies came",
-                self.connections_open, self.connections, self.counts_since_start.replies
-            ));
-        }
-        None
-    }
-
-    /// What the instrument itself did not manage.
-    pub(crate) fn defect(&self) -> Option<String> {
-        if self.queue_dropped_frames > 0 {
-            return Some(format!(
-                "the clients lost {} frames",
-                self.queue_dropped_frames
-            ));
-        }
-        (!self.is_valid).then(|| "the wire calls its run void".to_owned())
-    }
+    (!report.is_valid).then(|| "the wire calls its run void".to_owned())
 }
 
 impl Run<'_> {
@@ -253,7 +145,7 @@ impl Run<'_> {
         // without a pause would keep it waiting.
         let mut command = self.lab.wire.command("nice");
         command.args(["-n", "10"]);
-        command.arg(self.instruments).args(["wire", "--json"]);
+        command.arg(self.instruments).arg("wire");
         let mut option = |name: &str, value: &str| {
             command.args([name, value]);
         };
@@ -291,6 +183,11 @@ impl Run<'_> {
             option("--every", &cell.every_seconds.to_string());
             option("--warm-up-replies", "1");
             option("--warm-up-bytes", "0");
+        }
+        if let Some(visits) = self.visits {
+            option("--visits", &visits.per_second.to_string());
+            option("--visit-path", visits.path);
+            option("--visit-bytes", &visits.bytes.to_string());
         }
         if cell.is_tls {
             option("--server-name", NAME);
@@ -342,17 +239,9 @@ impl Clients {
         if text.trim().is_empty() {
             return Ok(Err(self.last_line.join().unwrap_or_default()));
         }
-        parse(&text).map(Ok)
+        let report = serde_json::from_str(&text);
+        report
+            .context("reading the wire's report: is --bench-binary of another version?")
+            .map(Ok)
     }
-}
-
-fn parse(text: &str) -> Result<Report> {
-    let report: Report = serde_json::from_str(text)
-        .context("reading the wire's report: is --bench-binary of another version?")?;
-    ensure!(
-        report.schema == nic_wire::report::SCHEMA,
-        "the wire's report is of schema {}",
-        report.schema
-    );
-    Ok(report)
 }
