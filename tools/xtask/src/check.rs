@@ -2,8 +2,8 @@
 //!
 //! Linters, documentation, rules about the tree; most seeds of the simulator; the server that is released, over
 //! every link, with other TCPs, in guests, and booted as it is shipped. A step that fails does not keep the next
-//! from running; a signal does. Bounded by what bounds each. Fuzzing and soaking, which take as long as they are
-//! given, are commands of their own.
+//! from running; a signal does. Bounded by what bounds each. Fuzzing, which takes as long as it is
+//! given, is a command of its own.
 
 use std::process::Command;
 

@@ -21,7 +21,6 @@ mod netns;
 mod rights;
 mod simulate;
 mod skips;
-mod soak;
 mod test;
 mod tidy;
 
@@ -63,9 +62,6 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Keeps a server busy for minutes, and compares every byte
-    #[command(subcommand)]
-    Soak(soak::Soak),
     /// Runs the tests of all crates, some seeds of the simulator, and the server whole over one link
     Test(test::TestOptions),
     /// Tests the server whole, in network namespaces (needs root)
@@ -86,7 +82,6 @@ fn main() -> ExitCode {
         Command::Interop(options) => interop::run_command(options),
         Command::Lab(options) => lab::run_command(options),
         Command::Sim { arguments } => simulate::run_command(arguments),
-        Command::Soak(soak) => soak::run_command(soak),
         Command::Test(options) => test::run_command(options),
         Command::Tidy => tidy::run_command(),
     });

@@ -9,7 +9,7 @@ mod files;
 mod fragments;
 mod https;
 mod identities;
-pub(crate) mod nat;
+mod nat;
 mod refusals;
 mod replies;
 mod setup;

@@ -11,14 +11,14 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::files::{self, Library};
 use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
 use testbed::namespace::{Namespace, VethPair};
 use testbed::process::run as run_program;
 use testbed::suite::{Outcome, Suite};
-use testbed::{content, find_program, interrupt, scratch_directory};
+use testbed::{find_program, interrupt};
 
 /// Ports of the NAT. Each is free again a second after its connection, so that it comes up again soon.
 const PORTS: &str = "40000-40047";
@@ -34,27 +34,11 @@ const FILE_BYTES: u64 = 1;
 /// How long the check runs.
 const CHECK_TIME: Duration = Duration::from_secs(3);
 
-/// For minutes, of a directory with one file.
-pub(crate) fn soak(atlas: &Path, time: Duration) -> Result<()> {
-    let directory = scratch_directory("nat")?;
-    let path = directory.path().join(&files::name(FILE_BYTES)[1..]);
-    content::write(files::content(FILE_BYTES), &path)?;
-    for has_timestamps in [true, false] {
-        match for_time(atlas, directory.path(), time, has_timestamps)? {
-            Outcome::Passed => {}
-            Outcome::Skipped(reason) => bail!("{reason}"),
-        }
-    }
-    Ok(())
-}
-
 /// With and without timestamps.
 pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
     for has_timestamps in [true, false] {
         let what = format!("packet NAT, {}", name(has_timestamps));
-        suite.run(&what, || {
-            for_time(atlas, library.root(), CHECK_TIME, has_timestamps)
-        });
+        suite.run(&what, || exchange_all(atlas, library, has_timestamps));
     }
 }
 
@@ -91,13 +75,8 @@ impl Tally {
     }
 }
 
-/// Exchanges for so long, from both clients at once.
-pub(crate) fn for_time(
-    atlas: &Path,
-    root: &Path,
-    time: Duration,
-    has_timestamps: bool,
-) -> Result<Outcome> {
+/// Exchanges from both clients at once.
+fn exchange_all(atlas: &Path, library: &Library, has_timestamps: bool) -> Result<Outcome> {
     if find_program("iptables").is_none() {
         return Ok(Outcome::Skipped("iptables is not installed".to_owned()));
     }
@@ -115,10 +94,10 @@ pub(crate) fn for_time(
     if let Err(reason) = translate(setup.client()) {
         return Ok(Outcome::Skipped(reason));
     }
-    let server = setup.start(root, None, None)?;
+    let server = setup.start(library.root(), None, None)?;
     let (listener, reference) = listen(setup.server())?;
     let targets = [setup.address(Family::V4)?, reference];
-    let end = Instant::now() + time;
+    let end = Instant::now() + CHECK_TIME;
     let tallies = thread::scope(|scope| {
         scope.spawn(|| answer_all(&listener, 1));
         let of_both = clients

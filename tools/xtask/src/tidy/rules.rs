@@ -83,7 +83,7 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 10] = [
     (
         "xtask",
         &[
-            "bench", "drill", "interop", "nic-wire", "server", "sim", "testbed", "volume", "wire",
+            "bench", "drill", "interop", "nic-wire", "server", "sim", "testbed", "wire",
         ],
     ),
 ];
