@@ -123,6 +123,15 @@ impl Netlink {
         Self::open_protocol(libc::NETLINK_SOCK_DIAG)
     }
 
+    /// A socket that takes requests and answers none.
+    #[cfg(test)]
+    pub(crate) fn silent() -> Self {
+        let null = File::options().read(true).write(true).open("/dev/null");
+        Self {
+            socket: null.expect("a device that is always there"),
+        }
+    }
+
     fn open_protocol(protocol: i32) -> Result<Self, i32> {
         let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)?;
         Ok(Self {

@@ -60,6 +60,8 @@ pub struct InterfaceWatch {
     notifications: Notifications,
     netlink: Netlink,
     state: InterfaceState,
+    /// A change was notified since the state was last told by the kernel.
+    is_interface_changed: bool,
     /// Addresses or routes have changed since they were asked for.
     is_address_changed: bool,
 }
@@ -82,6 +84,7 @@ impl InterfaceWatch {
             notifications,
             netlink,
             state: InterfaceState::new(&found),
+            is_interface_changed: false,
             is_address_changed: false,
         })
     }
@@ -108,16 +111,18 @@ impl InterfaceWatch {
     ///
     /// # Errors
     /// [`SetupError`]: the interface was removed or moved to another network namespace, or the kernel does not
-    /// answer.
+    /// answer. The next call asks again.
     pub fn take_change(&mut self) -> Result<Option<InterfaceState>, SetupError> {
         let notified = self.notifications.take(self.index);
         self.is_address_changed |= notified.is_address;
-        if !notified.is_interface {
+        self.is_interface_changed |= notified.is_interface;
+        if !self.is_interface_changed {
             return Ok(None);
         }
         let name = self.name;
         let failed = |errno| name.error(OPERATION, CAPABILITY, errno);
         let found = self.netlink.describe_index(self.index).map_err(failed)?;
+        self.is_interface_changed = false;
         self.name = InterfaceName::parse(&found.name).unwrap_or(name);
         let state = InterfaceState::new(&found);
         let is_changed = state != self.state;
@@ -144,8 +149,13 @@ impl InterfaceWatch {
     }
 
     /// The MAC address at which the kernel has this neighbour on the interface; `None`: it knows none.
-    pub fn neighbor(&mut self, address: IpAddr) -> Option<MacAddress> {
-        self.netlink.neighbor(self.index, address).ok().flatten()
+    ///
+    /// # Errors
+    /// [`SetupError`]: the kernel does not answer.
+    pub fn neighbor(&mut self, address: IpAddr) -> Result<Option<MacAddress>, SetupError> {
+        let failed = |errno| self.name.error("asking for a neighbour", CAPABILITY, errno);
+        let answer = self.netlink.neighbor(self.index, address);
+        answer.map_err(failed)
     }
 
     /// Readable when [`InterfaceWatch::take_change`] may have something.
@@ -160,7 +170,7 @@ const CAPABILITY: &str = "cap_net_admin";
 
 #[cfg(test)]
 mod tests {
-    use super::{InterfaceState, InterfaceWatch, SetupError};
+    use super::{InterfaceState, InterfaceWatch, Netlink, SetupError};
 
     #[test]
     fn loopback_carries_frames_and_a_missing_interface_is_refused() {
@@ -171,6 +181,20 @@ mod tests {
         assert_eq!(watch.take_change(), Ok(None));
         let refusal = InterfaceWatch::open("no-such-link").unwrap_err();
         assert!(matches!(refusal, SetupError::NoInterface { .. }));
+    }
+
+    #[test]
+    fn a_change_that_could_not_be_looked_at_is_looked_at_again() {
+        let mut watch = InterfaceWatch::open("lo").unwrap();
+        let real = watch.state;
+        watch.is_interface_changed = true;
+        watch.state.mtu_bytes = 1;
+        let netlink = std::mem::replace(&mut watch.netlink, Netlink::silent());
+        assert!(watch.take_change().is_err());
+        watch.netlink = netlink;
+        assert_eq!(watch.take_change(), Ok(Some(real)));
+        watch.state.mtu_bytes = 1;
+        assert_eq!(watch.take_change(), Ok(None), "nothing was notified since");
     }
 
     #[test]

@@ -926,8 +926,10 @@ fn changes_are_followed_after_a_renaming() {
         assert_eq!(watch.take_change(), Ok(None));
         talk(&mut link, &peer, "10.77.0.2", V4);
         ip("link delete renamed0");
-        let refusal = watch.take_change().unwrap_err();
-        assert!(matches!(refusal, SetupError::NoInterface { .. }));
+        for _ in 0..2 {
+            let refusal = watch.take_change().unwrap_err();
+            assert!(matches!(refusal, SetupError::NoInterface { .. }));
+        }
     });
 }
 
@@ -958,12 +960,12 @@ fn addresses_and_routes_that_come_and_go_are_notified_and_a_neighbour_is_known()
         }
         let there = "10.77.0.2".parse().unwrap();
         ip("neighbor flush dev v0");
-        assert_eq!(watch.neighbor(there), None);
+        assert_eq!(watch.neighbor(there), Ok(None));
         let mac = peer.run(|| interface_mac("v1").unwrap());
         ip(&format!(
             "neighbor add 10.77.0.2 lladdr {} dev v0",
             mac.unwrap()
         ));
-        assert_eq!(watch.neighbor(there), mac);
+        assert_eq!(watch.neighbor(there), Ok(mac));
     });
 }

@@ -28,6 +28,7 @@
 //! each is an allocation. For simulation only.
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
@@ -121,6 +122,8 @@ pub fn pair(config: SimConfig, seed: u64) -> (SimLink, SimPort) {
         device: None,
         seed,
         is_up: true,
+        shared_addresses: Vec::new(),
+        share_refusal: None,
         counters: LinkCounters::default(),
         config,
     }));
@@ -159,6 +162,9 @@ struct Shared {
     device: Option<Device>,
     seed: u64,
     is_up: bool,
+    shared_addresses: Vec<IpAddr>,
+    /// The next attempt to share addresses fails with this `errno`.
+    share_refusal: Option<i32>,
     counters: LinkCounters,
 }
 
@@ -327,9 +333,29 @@ impl SimLink {
     pub fn set_up(&mut self, now: Instant, up: bool) {
         self.shared.borrow_mut().set_up(now, up);
     }
+
+    /// The next [`Link::share_addresses`] fails with this `errno`.
+    pub fn refuse_next_share(&mut self, errno: i32) {
+        self.shared.borrow_mut().share_refusal = Some(errno);
+    }
+
+    /// The addresses of the last [`Link::share_addresses`] that succeeded.
+    #[must_use]
+    pub fn shared_addresses(&self) -> Vec<IpAddr> {
+        self.shared.borrow().shared_addresses.clone()
+    }
 }
 
 impl Link for SimLink {
+    fn share_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), i32> {
+        let mut shared = self.shared.borrow_mut();
+        if let Some(errno) = shared.share_refusal.take() {
+            return Err(errno);
+        }
+        shared.shared_addresses = addresses.to_vec();
+        Ok(())
+    }
+
     fn frame_path(&self) -> FramePath {
         FramePath {
             checksums: Checksums::Software,

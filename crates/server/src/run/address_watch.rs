@@ -6,14 +6,18 @@
 //! gateways are, of which the kernel has a table of neighbours. A gateway that is not in the table is sent an
 //! empty datagram to, so that the kernel asks for it.
 //!
+//! What could not be asked, or not be applied, is tried again after [`REREAD_INTERVAL`], until it succeeds.
+//!
 //! It refuses to reread more often than once in [`REREAD_INTERVAL`], and to log the same twice. Bounds: those of
-//! [`HostAddresses`] and of [`routes::gateways`]; one reading of the host's addresses for each change.
+//! [`HostAddresses`] and of [`routes::gateways`]; one reading of the host's addresses for each change, and for
+//! each interval while something fails.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use clock::{Duration, Instant};
 use diskmap::Disk;
-use link::{InterfaceWatch, Link};
+use link::{InterfaceWatch, Link, SetupError};
 use tracing::{error, info, warn};
 use wire::MacAddress;
 use worker::Worker;
@@ -22,7 +26,7 @@ use crate::start::host_addresses::HostAddresses;
 use crate::start::routes;
 
 /// Notifications wake the worker no sooner than this after it has read: a router daemon changes thousands of
-/// routes at once.
+/// routes at once. What failed is tried again after it, too.
 pub(crate) const REREAD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a gateway on the link may take to answer the kernel's question.
@@ -35,9 +39,13 @@ const DISCARD_PORT: u16 = 9;
 #[derive(Debug)]
 pub(crate) struct AddressWatch {
     /// The addresses that are served, if they are the host's; `None`: our own, which do not change.
-    shared: Option<HostAddresses>,
+    served: Option<HostAddresses>,
+    /// Whether the link takes frames to these addresses. The first worker has it do so, for all.
+    is_link_told: bool,
     has_virtual: bool,
     is_first: bool,
+    /// What failed at the last attempt; it is tried again. `None`: everything is as the host has it.
+    failure: Option<String>,
     /// Gateways of the default routes, the best first.
     routes: Vec<IpAddr>,
     /// Where those of them are that the kernel knows; `None`: that was never asked.
@@ -53,9 +61,11 @@ impl AddressWatch {
     pub(crate) fn new(addresses: HostAddresses, is_shared: bool, is_first: bool) -> Option<Self> {
         let has_virtual = !addresses.virtual_addresses.is_empty();
         (is_shared || has_virtual).then(|| Self {
-            shared: is_shared.then_some(addresses),
+            served: is_shared.then_some(addresses),
+            is_link_told: true,
             has_virtual,
             is_first,
+            failure: None,
             routes: Vec::new(),
             gateways: None,
             quiet_until: Instant::ZERO,
@@ -68,7 +78,7 @@ impl AddressWatch {
         now >= self.quiet_until
     }
 
-    /// Looks at what was notified. Returns when to look again, if sooner than usual.
+    /// Looks at what was notified, and at what failed before. Returns when to look again, if sooner than usual.
     pub(crate) fn look<L: Link, D: Disk>(
         &mut self,
         now: Instant,
@@ -76,12 +86,12 @@ impl AddressWatch {
         worker: &mut Worker<L, D>,
     ) -> Option<Instant> {
         let is_changed = watch.take_address_change();
-        if is_changed {
-            self.quiet_until = now + REREAD_INTERVAL;
-            self.follow_addresses(watch.name(), worker);
-        }
-        if is_changed && self.has_virtual {
-            self.routes = routes::gateways(watch.name());
+        if self.is_due(now, is_changed) {
+            let interface = watch.name();
+            let read = || HostAddresses::read(interface);
+            let addresses = self.follow_addresses(interface, read, worker);
+            let routes = self.follow_routes(|| routes::gateways(interface));
+            self.note(now, addresses.and(routes));
         }
         let is_missing = self.has_virtual && self.follow_gateways(now, watch, worker);
         if is_changed && is_missing {
@@ -91,35 +101,69 @@ impl AddressWatch {
         (now < self.quiet_until).then_some(self.quiet_until)
     }
 
-    fn follow_addresses<L: Link, D: Disk>(&mut self, interface: &str, worker: &mut Worker<L, D>) {
-        let Some(before) = &self.shared else {
-            return;
-        };
-        let addresses = match HostAddresses::read(interface) {
-            Ok(addresses) => addresses,
-            Err(error) => {
-                error!("the host's addresses cannot be listed: {error}");
-                return;
-            }
-        };
-        if addresses == *before {
+    fn is_due(&self, now: Instant, is_changed: bool) -> bool {
+        is_changed || self.failure.is_some() && now >= self.quiet_until
+    }
+
+    /// It was looked at `now`, with this outcome.
+    fn note(&mut self, now: Instant, outcome: Result<(), String>) {
+        self.quiet_until = now + REREAD_INTERVAL;
+        let failure = outcome.err();
+        if failure == self.failure {
             return;
         }
-        let reset_count = worker.set_addresses(&addresses.all, &addresses.virtual_addresses);
-        if self.is_first {
-            if let Err(error) = worker.share_addresses(&addresses.all) {
-                error!("the XDP program cannot be told of the host's addresses: {error}");
-            }
-            tell(before, &addresses);
-            if addresses.left_out_count != before.left_out_count {
-                addresses.warn_of_left_out(interface);
-            }
+        match &failure {
+            _ if !self.is_first => {}
+            Some(failure) => error!("{failure}: it is tried again"),
+            None => info!("the host's addresses and routes are followed again"),
         }
-        if reset_count > 0 {
-            warn!("{reset_count} connections of addresses that are gone are reset");
+        self.failure = failure;
+    }
+
+    fn follow_addresses<L: Link, D: Disk>(
+        &mut self,
+        interface: &str,
+        read: impl FnOnce() -> io::Result<HostAddresses>,
+        worker: &mut Worker<L, D>,
+    ) -> Result<(), String> {
+        let Some(before) = &self.served else {
+            return Ok(());
+        };
+        let addresses =
+            read().map_err(|error| format!("the host's addresses cannot be listed: {error}"))?;
+        if addresses != *before {
+            let reset_count = worker.set_addresses(&addresses.all, &addresses.virtual_addresses);
+            if self.is_first {
+                tell(before, &addresses);
+                if addresses.left_out_count != before.left_out_count {
+                    addresses.warn_of_left_out(interface);
+                }
+            }
+            if reset_count > 0 {
+                warn!("{reset_count} connections of addresses that are gone are reset");
+            }
+            self.is_link_told = !self.is_first;
         }
         self.has_virtual = !addresses.virtual_addresses.is_empty();
-        self.shared = Some(addresses);
+        let addresses = self.served.insert(addresses);
+        if !self.is_link_told {
+            worker.share_addresses(&addresses.all).map_err(|error| {
+                format!("the XDP program cannot be told of the host's addresses: {error}")
+            })?;
+            self.is_link_told = true;
+        }
+        Ok(())
+    }
+
+    fn follow_routes(
+        &mut self,
+        read: impl FnOnce() -> io::Result<Vec<IpAddr>>,
+    ) -> Result<(), String> {
+        if self.has_virtual {
+            let error = |error| format!("the host's routes cannot be read: {error}");
+            self.routes = read().map_err(error)?;
+        }
+        Ok(())
     }
 
     /// Tells the worker where the gateways are, if that has changed. Returns whether one is missing.
@@ -129,15 +173,13 @@ impl AddressWatch {
         watch: &mut InterfaceWatch,
         worker: &mut Worker<L, D>,
     ) -> bool {
-        let mut gateways = Vec::new();
-        for &address in &self.routes {
-            match watch.neighbor(address) {
-                Some(mac) => gateways.push((address, mac)),
-                None if self.is_first => have_asked_for(address, watch.index()),
-                None => {}
-            }
-        }
+        let gateways = self.find_gateways(|address| watch.neighbor(address));
         let is_missing = gateways.len() < self.routes.len();
+        if is_missing && self.is_first {
+            let is_known = |route: &IpAddr| gateways.iter().any(|(address, _)| address == route);
+            let missing = self.routes.iter().filter(|route| !is_known(route));
+            missing.for_each(|&route| have_asked_for(route, watch.index()));
+        }
         if self.gateways.as_ref() == Some(&gateways) {
             return is_missing;
         }
@@ -147,6 +189,22 @@ impl AddressWatch {
         }
         self.gateways = Some(gateways);
         is_missing
+    }
+
+    /// Where the gateways are that the kernel knows: where they were, if it does not say.
+    fn find_gateways(
+        &self,
+        mut ask: impl FnMut(IpAddr) -> Result<Option<MacAddress>, SetupError>,
+    ) -> Vec<(IpAddr, MacAddress)> {
+        let before = |address| {
+            let mut known = self.gateways.iter().flatten();
+            known.find(|(gateway, _)| *gateway == address)
+        };
+        let find = |&address: &IpAddr| match ask(address) {
+            Ok(mac) => mac.map(|mac| (address, mac)),
+            Err(_) => before(address).copied(),
+        };
+        self.routes.iter().filter_map(find).collect()
     }
 }
 
@@ -184,5 +242,122 @@ fn tell_gateways(interface: &str, gateways: &[(IpAddr, MacAddress)]) {
     }
     for (address, mac) in gateways {
         info!("what virtual addresses send goes to the gateway {address} at {mac}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::IpAddr;
+
+    use clock::{Duration, Instant};
+    use link::SetupError;
+    use wire::MacAddress;
+    use worker::testing::{Setup, World};
+
+    use super::{AddressWatch, REREAD_INTERVAL};
+    use crate::start::host_addresses::HostAddresses;
+
+    const START: Instant = Instant::from_millis(5);
+
+    fn addresses(texts: &[&str]) -> HostAddresses {
+        HostAddresses {
+            all: texts.iter().map(|text| text.parse().unwrap()).collect(),
+            ..HostAddresses::default()
+        }
+    }
+
+    /// A world whose client is connected to one of the host's addresses, and what follows them.
+    fn following(is_first: bool) -> (World, AddressWatch) {
+        let world = World::connected(Setup::default());
+        let served = addresses(&["10.77.0.2"]);
+        (world, AddressWatch::new(served, true, is_first).unwrap())
+    }
+
+    fn look(
+        world: &mut World,
+        watch: &mut AddressWatch,
+        now: Instant,
+        listed: io::Result<HostAddresses>,
+    ) {
+        let outcome = watch.follow_addresses("eth0", || listed, &mut world.worker);
+        watch.note(now, outcome);
+        while world.step().progressed {}
+        world.client.receive(world.now);
+    }
+
+    fn assert_is_tried_again(watch: &AddressWatch, failed_at: Instant) {
+        let again = failed_at + REREAD_INTERVAL;
+        assert!(!watch.is_due(again - Duration::from_nanos(1), false));
+        assert!(watch.is_due(again, false));
+    }
+
+    #[test]
+    fn what_the_link_was_not_told_it_is_told_again() {
+        let (mut world, mut watch) = following(true);
+        let both = addresses(&["10.77.0.2", "10.77.0.3"]);
+        world.worker.link_mut().refuse_next_share(libc::ENOMEM);
+        look(&mut world, &mut watch, START, Ok(both.clone()));
+        assert!(world.worker.link().shared_addresses().is_empty());
+        assert_is_tried_again(&watch, START);
+        look(
+            &mut world,
+            &mut watch,
+            START + REREAD_INTERVAL,
+            Ok(both.clone()),
+        );
+        assert_eq!(world.worker.link().shared_addresses(), both.all);
+        assert!(!watch.is_due(START + REREAD_INTERVAL * 9, false));
+    }
+
+    #[test]
+    fn a_listing_that_fails_changes_nothing_and_is_made_again() {
+        let (mut world, mut watch) = following(true);
+        let failed = || Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        let mut now = START;
+        for _ in 0..2 {
+            look(&mut world, &mut watch, now, failed());
+            assert_eq!(world.client.resets, 0);
+            assert_is_tried_again(&watch, now);
+            now += REREAD_INTERVAL;
+        }
+        let other = addresses(&["10.77.0.3"]);
+        look(&mut world, &mut watch, now, Ok(other.clone()));
+        assert_eq!(world.client.resets, 1, "its address is gone");
+        assert_eq!(world.worker.link().shared_addresses(), other.all);
+        assert!(!watch.is_due(now + REREAD_INTERVAL * 9, false));
+    }
+
+    #[test]
+    fn only_the_first_worker_tells_the_link() {
+        let (mut world, mut watch) = following(false);
+        look(&mut world, &mut watch, START, Ok(addresses(&["10.77.0.3"])));
+        assert!(world.worker.link().shared_addresses().is_empty());
+        assert!(!watch.is_due(START + REREAD_INTERVAL, false));
+    }
+
+    #[test]
+    fn gateways_that_the_kernel_does_not_say_stay_where_they_were() {
+        let gateways: [IpAddr; 3] = [[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 0, 3]].map(IpAddr::from);
+        let mac = |number| MacAddress([2, 0, 0, 0, 0, number]);
+        let (_, mut watch) = following(true);
+        watch.has_virtual = true;
+        watch.follow_routes(|| Ok(gateways.to_vec())).unwrap();
+        let found = watch.find_gateways(|address| Ok((address != gateways[1]).then(|| mac(1))));
+        assert_eq!(found, [(gateways[0], mac(1)), (gateways[2], mac(1))]);
+        watch.gateways = Some(found);
+        let found = watch.find_gateways(|address| {
+            if address == gateways[0] {
+                Ok(Some(mac(2)))
+            } else {
+                Err(SetupError::NoInterface {
+                    name: "eth0".into(),
+                })
+            }
+        });
+        assert_eq!(found, [(gateways[0], mac(2)), (gateways[2], mac(1))]);
+        let failed = || Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert!(watch.follow_routes(failed).is_err());
+        assert_eq!(watch.routes, gateways);
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct LinkWatch {
     /// The interface's name when last looked at.
     name: String,
     is_first: bool,
+    /// Why the interface could not be asked at the last look: logged once.
+    failure: Option<SetupError>,
     /// Our MAC is one that the network may not let through.
     has_own_mac: bool,
     next_look: Instant,
@@ -59,6 +61,7 @@ impl LinkWatch {
             watch,
             addresses: None,
             is_first,
+            failure: None,
             has_own_mac,
             next_look: now,
             hint_at: Some(now + SILENCE_HINT_AFTER),
@@ -109,14 +112,13 @@ impl LinkWatch {
         }
         let before = self.watch.state();
         match self.watch.take_change() {
-            Ok(Some(state)) => self.on_change(now, before, state, worker),
-            Ok(None) => {}
-            // A link whose interface was removed notices it by itself. A tap may serve on where the interface
-            // was moved to.
-            Err(error) if self.is_first => {
-                warn!("changes of {} are no longer followed: {error}", self.name);
+            Ok(change) => {
+                self.failure = None;
+                if let Some(state) = change {
+                    self.on_change(now, before, state, worker);
+                }
             }
-            Err(_) => {}
+            Err(error) => self.on_failure(error),
         }
         if let Some(addresses) = &mut self.addresses
             && let Some(at) = addresses.look(now, &mut self.watch, worker)
@@ -137,6 +139,16 @@ impl LinkWatch {
             info!("{} is called {name} now", self.name);
         }
         name.clone_into(&mut self.name);
+    }
+
+    /// The interface cannot be asked; the next look asks again. A link whose interface was removed notices it by
+    /// itself. A tap may serve on where the interface was moved to.
+    fn on_failure(&mut self, error: SetupError) {
+        let is_known = self.failure.as_ref() == Some(&error);
+        if self.is_first && !is_known {
+            warn!("changes of {} cannot be followed: {error}", self.name);
+        }
+        self.failure = Some(error);
     }
 
     fn on_change<L: Link, D: Disk>(

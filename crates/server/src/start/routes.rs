@@ -1,29 +1,40 @@
 //! Which interface the host's default route leaves by, and to which gateways, as the kernel's tables in
 //! `/proc/net` tell.
 //!
-//! It refuses lines that it can't read, silently: they are no default route. Bounded by the tables.
+//! It refuses lines that it can't read, silently: they are no default route. A kernel without a family has no
+//! table of it. Bounded by the tables.
 
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The interface of the host's default route: IPv4 before IPv6, the smallest metric first. `None` if
 /// there is none.
 pub(crate) fn default_route_interface() -> Option<String> {
-    let best = |columns: &RouteColumns| default_routes(&read(columns), columns).into_iter().next();
+    let best = |columns: &RouteColumns| {
+        let table = read(columns).unwrap_or_default();
+        default_routes(&table, columns).into_iter().next()
+    };
     let best = best(&V4_ROUTES).or_else(|| best(&V6_ROUTES));
     best.map(|route| route.interface)
 }
 
 /// The gateways of the default routes that leave by an interface, in each family the smallest metric first.
-pub(crate) fn gateways(interface: &str) -> Vec<IpAddr> {
-    let of = |columns: &RouteColumns| default_routes(&read(columns), columns);
-    let routes = of(&V4_ROUTES).into_iter().chain(of(&V6_ROUTES));
-    let routes = routes.filter(|route| route.interface == interface);
-    routes.filter_map(|route| route.gateway).collect()
+///
+/// # Errors
+/// What the kernel said.
+pub(crate) fn gateways(interface: &str) -> io::Result<Vec<IpAddr>> {
+    let mut routes = default_routes(&read(&V4_ROUTES)?, &V4_ROUTES);
+    routes.extend(default_routes(&read(&V6_ROUTES)?, &V6_ROUTES));
+    let routes = routes.iter().filter(|it| it.interface == interface);
+    Ok(routes.filter_map(|route| route.gateway).collect())
 }
 
-fn read(columns: &RouteColumns) -> String {
-    fs::read_to_string(format!("/proc/net/{}", columns.file)).unwrap_or_default()
+fn read(columns: &RouteColumns) -> io::Result<String> {
+    match fs::read_to_string(format!("/proc/net/{}", columns.file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        outcome => outcome,
+    }
 }
 
 /// A default route.
