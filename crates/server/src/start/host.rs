@@ -60,13 +60,19 @@ pub(crate) fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
         // SAFETY: `ifa_name` is a C string of the list's (getifaddrs(3)).
         let name = unsafe { CStr::from_ptr(node.ifa_name) };
         found.push(InterfaceAddress {
-            interface: name.to_string_lossy().into_owned(),
+            interface: without_label(&name.to_string_lossy()).to_owned(),
             address,
         });
     }
     // SAFETY: the list came from `getifaddrs` and nothing refers to it any more.
     unsafe { libc::freeifaddrs(head) };
     Ok(found)
+}
+
+/// The interface of an IPv4 address, whose label is given for it: `lo:0`, as `ifconfig` makes them. No name of an
+/// interface has a colon.
+fn without_label(label: &str) -> &str {
+    label.split(':').next().unwrap_or(label)
 }
 
 /// # Safety
@@ -275,7 +281,7 @@ mod tests {
 
     use super::{
         InterfaceAddress, cpu_times, interface_addresses, listener, listens_at,
-        raise_descriptor_limit, random_seed,
+        raise_descriptor_limit, random_seed, without_label,
     };
 
     #[test]
@@ -305,6 +311,13 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let found = listens_at(&[addresses], port).unwrap();
             assert_eq!(found, expected, "{at}, {addresses}");
+        }
+    }
+
+    #[test]
+    fn a_label_is_no_part_of_the_interface_s_name() {
+        for label in ["eth0.100:1", "eth0.100:vip:2", "eth0.100:", "eth0.100"] {
+            assert_eq!(without_label(label), "eth0.100");
         }
     }
 

@@ -134,14 +134,15 @@ fn come_and_go(subject: &Subject<'_>, workers: u32) -> Result<Outcome> {
     ))?;
     let mut server = subject.start(host, "xdp", &["--workers", &workers.to_string()])?;
     serves(client, VethPair::KERNEL_V4)?;
-    for (address, bits, place) in [
-        (LATER, 24, interface),
-        (LATER_V6, 64, interface),
-        (VIRTUAL, 32, "lo"),
-        (VIRTUAL_V6, 128, "lo"),
+    for (address, bits, place, label) in [
+        (LATER, 24, interface, ""),
+        (LATER_V6, 64, interface, ""),
+        // As `ifconfig` does it; the kernel then gives the label for the interface's name.
+        (VIRTUAL, 32, "lo", "label lo:0"),
+        (VIRTUAL_V6, 128, "lo", ""),
     ] {
         let at = format!("{address}/{bits} dev {place}");
-        host.ip(&format!("addr add {at}"))?;
+        host.ip(&format!("addr add {at} {label}"))?;
         server.await_log(&format!("the host has {address} now"))?;
         // The other workers know a moment later.
         for _ in 0..4 * workers {
