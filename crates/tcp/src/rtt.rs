@@ -122,8 +122,9 @@ impl RttEstimator {
         self.is_unconfirmed = true;
     }
 
-    /// The peer's window has opened: the timer was waiting for the window and not for the path.
-    pub fn on_window_opened(&mut self) {
+    /// The timer was waiting for something else than the path it is for now: for the peer's window, or for a
+    /// next hop that failed (as RFC 6069 does it after reports that the destination was unreachable).
+    pub fn end_backoff(&mut self) {
         self.backoff = 0;
     }
 
@@ -283,7 +284,7 @@ mod tests {
         rtt.on_tail_probe();
         assert_eq!(rtt.timeout(), RTO_INITIAL * 2);
         assert!(!rtt.is_confirmed());
-        rtt.on_window_opened();
+        rtt.end_backoff();
         assert_eq!(rtt.timeout(), RTO_INITIAL);
         assert!(!rtt.is_confirmed(), "it says nothing of the round trip");
         rtt.on_timeout();

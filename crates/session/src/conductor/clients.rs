@@ -176,11 +176,14 @@ impl Conductor {
         let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
+        let timeouts_before = client.tcp.timeouts_in_a_row();
         if let Outcome::Closed(reason) = client.tcp.handle_timeout(now) {
             self.forget_client(now, arena, index, reason);
             return;
         }
-        self.doubt_next_hop(now, index);
+        if client.tcp.timeouts_in_a_row() > timeouts_before {
+            self.doubt_next_hop(now, index);
+        }
         let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };

@@ -174,6 +174,7 @@ impl Conductor {
             self.connections.next_deadline(),
             self.reassembly.next_expiry(),
             self.listener_reports.due,
+            self.next_hops.neighbors.ask_again_at,
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -189,6 +190,7 @@ impl Conductor {
         self.connections.expire_time_wait(now);
         self.reassembly.expire(now, &mut self.telemetry.counters);
         self.send_due_listener_reports(now);
+        self.ask_again(now);
     }
 
     /// A batch of frames ends: takes the requests that came, and evaluates each client that got a

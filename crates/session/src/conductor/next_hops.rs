@@ -6,10 +6,10 @@
 use core::net::IpAddr;
 
 use clock::Instant;
-use wire::{ArpRepr, Incoming, MacAddress};
+use wire::{ArpRepr, Incoming, MacAddress, Path};
 
 use super::Conductor;
-use crate::next_hops::{ADDRESSES_ASKED_MAX, Learned};
+use crate::next_hops::{ADDRESSES_ASKED_MAX, Learned, Question};
 
 /// Retransmission timeouts in a row after which the next hop may have failed: one may be a lost tail.
 const TIMEOUTS_UNTIL_ASKED: u32 = 2;
@@ -30,17 +30,12 @@ impl Conductor {
     pub(super) fn note_sender(&mut self, now: Instant, incoming: &Incoming<'_>) {
         let statement = match *incoming {
             Incoming::Arp(arp) => self.statement_of_arp(&arp),
-            // RFC 4861 s7.2.5: without the flag an advertisement changes no address that is known.
             Incoming::NeighborAdvertisement {
                 path,
                 target,
-                target_link: Some(mac),
-                is_override: true,
-            } => Some(Statement {
-                address: target.into(),
-                mac,
-                is_to_us: self.is_ours(path.destination),
-            }),
+                target_link,
+                is_override,
+            } => self.statement_of_advertisement(&path, target.into(), target_link, is_override),
             // RFC 4861 s7.2.3: the sender of a solicitation says where it is.
             Incoming::NeighborSolicitation {
                 path,
@@ -56,6 +51,27 @@ impl Conductor {
         if let Some(statement) = statement {
             self.apply_statement(now, &statement);
         }
+    }
+
+    /// RFC 4861 s7.2.5: without the flag an advertisement changes no address that is known, but in answer to a
+    /// question; and one without an address of the link says only that the station is there.
+    fn statement_of_advertisement(
+        &self,
+        path: &Path,
+        address: IpAddr,
+        link_address: Option<MacAddress>,
+        is_override: bool,
+    ) -> Option<Statement> {
+        let neighbors = &self.next_hops.neighbors;
+        let is_to_us = self.is_ours(path.destination);
+        let is_answer = is_to_us && neighbors.is_asked(address);
+        let mac = link_address.unwrap_or(path.source_mac);
+        let may_change = link_address.is_some() && (is_override || is_answer);
+        (may_change || neighbors.is_at(address, mac)).then_some(Statement {
+            address,
+            mac,
+            is_to_us,
+        })
     }
 
     fn statement_of_arp(&self, arp: &ArpRepr) -> Option<Statement> {
@@ -85,7 +101,7 @@ impl Conductor {
         let neighbors = &mut self.next_hops.neighbors;
         match neighbors.learn(now, address, mac, is_to_us) {
             Learned::Nothing => return,
-            Learned::New => {}
+            Learned::New | Learned::Confirmed => {}
             Learned::Moved(from) => self.move_clients(now, address, from, mac),
             Learned::Announced => self.try_announced(now, mac),
         }
@@ -104,16 +120,21 @@ impl Conductor {
     }
 
     /// Where to send to a client instead, if what was sent to it was not answered [`TIMEOUTS_UNTIL_ASKED`]
-    /// times in a row and another router may be the way. There is none to a client on our link.
+    /// times in a row, or once if its next hop is gone, and another router may be the way. There is none to a
+    /// client on our link.
     fn other_next_hop(&self, now: Instant, index: u32) -> Option<MacAddress> {
         let client = self.connections.clients.entry(index)?;
-        let is_doubted = client.tcp.timeouts_in_a_row() >= TIMEOUTS_UNTIL_ASKED;
         let (peer, hop) = (client.route.destination, client.route.destination_mac);
-        if is_doubted && hop != client.heard_from {
+        let is_gone = |mac| self.next_hops.is_gone(now, mac);
+        let timeouts = client.tcp.timeouts_in_a_row();
+        if timeouts < TIMEOUTS_UNTIL_ASKED && !(timeouts > 0 && is_gone(hop)) {
+            return None;
+        }
+        if hop != client.heard_from && !is_gone(client.heard_from) {
             // It was a guess, and is not the way either.
             return Some(client.heard_from);
         }
-        (is_doubted && !self.next_hops.neighbors.knows(peer))
+        (!self.next_hops.neighbors.knows(peer))
             .then(|| self.next_hops.other_than(now, hop))
             .flatten()
     }
@@ -168,33 +189,49 @@ impl Conductor {
         let Some(client) = self.connections.clients.entry(index) else {
             return;
         };
-        if client.tcp.timeouts_in_a_row() < TIMEOUTS_UNTIL_ASKED {
-            return;
-        }
-        let (route, mac) = (client.route, self.config.mac);
-        let mut asked = [None; ADDRESSES_ASKED_MAX];
+        let route = client.route;
+        let is_doubted = client.tcp.timeouts_in_a_row() >= TIMEOUTS_UNTIL_ASKED;
         // A question from a virtual address would claim it.
-        if !self.is_virtual(route.source) {
+        if is_doubted && !self.is_virtual(route.source) {
             let neighbors = &mut self.next_hops.neighbors;
-            let addresses = neighbors.ask(now, route.destination_mac, route.destination);
-            for (place, address) in asked.iter_mut().zip(addresses) {
-                *place = Some(address);
+            let mut asked = [None; ADDRESSES_ASKED_MAX];
+            let questions = neighbors.ask(now, route.destination_mac, route.source);
+            for (place, question) in asked.iter_mut().zip(questions) {
+                *place = Some(question);
             }
-        }
-        for address in asked.into_iter().flatten() {
-            self.telemetry.counters.wire_neighbor_request_frames += 1;
-            self.answer_short(|buffer| match (route.source, address) {
-                (IpAddr::V4(ours), IpAddr::V4(address)) => {
-                    wire::emit_arp_request(buffer, mac, ours, address)
-                }
-                (IpAddr::V6(ours), IpAddr::V6(address)) => {
-                    wire::emit_neighbor_solicitation(buffer, mac, ours, address)
-                }
-                (ours, address) => unreachable!("{ours} and {address} are of one family"),
-            });
+            asked
+                .into_iter()
+                .flatten()
+                .for_each(|it| self.send_question(it));
         }
         if let Some(other) = self.other_next_hop(now, index) {
             self.move_client(now, index, other);
         }
+    }
+
+    /// Repeats the questions that were not answered in time.
+    pub(super) fn ask_again(&mut self, now: Instant) {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        while is_due(self.next_hops.neighbors.ask_again_at) {
+            let question = self.next_hops.neighbors.ask_again(now);
+            // The address that asked may have become another's.
+            if let Some(question) = question.filter(|it| self.is_answered(it.from)) {
+                self.send_question(question);
+            }
+        }
+    }
+
+    fn send_question(&mut self, question: Question) {
+        self.telemetry.counters.wire_neighbor_request_frames += 1;
+        let mac = self.config.mac;
+        self.answer_short(|buffer| match (question.from, question.address) {
+            (IpAddr::V4(ours), IpAddr::V4(address)) => {
+                wire::emit_arp_request(buffer, mac, ours, address)
+            }
+            (IpAddr::V6(ours), IpAddr::V6(address)) => {
+                wire::emit_neighbor_solicitation(buffer, mac, ours, address)
+            }
+            (ours, address) => unreachable!("{ours} and {address} are of one family"),
+        });
     }
 }

@@ -13,12 +13,15 @@
 //! A virtual address is the exception: packets to it come from a load balancer that takes none back, so frames
 //! from it go to one of the [`Gateways`] that the host's routing table has.
 //!
+//! A station that does not answer is asked for its addresses (neighbour unreachability detection, RFC 4861 s7.3).
+//! While it was asked in vain ([`NextHops::is_gone`]), no other station is left for it.
+//!
 //! Who can send frames on our link can make us send elsewhere, as with any host that speaks ARP. Refused:
-//! changes by neighbour advertisements without the override flag.
+//! changes by neighbour advertisements without the override flag, but in answer to such a question.
 //!
 //! Bounds: [`NEIGHBORS_MAX`] addresses and [`ROUTERS_MAX`] routers, those of last use; [`GATEWAYS_MAX`] gateways;
-//! [`ADDRESSES_ASKED_MAX`] questions at once and one for an address in [`ASK_INTERVAL`]; one change that
-//! all clients are searched for in [`MOVE_INTERVAL`].
+//! [`ADDRESSES_ASKED_MAX`] addresses at once, each asked for [`QUESTIONS_MAX`] times, once in [`ASK_INTERVAL`];
+//! one change that all clients are searched for in [`MOVE_INTERVAL`].
 
 use core::net::IpAddr;
 
@@ -38,8 +41,13 @@ pub(crate) const GATEWAYS_MAX: usize = 8;
 /// Addresses of one station that are asked for at once.
 pub(crate) const ADDRESSES_ASKED_MAX: usize = 4;
 
-/// An address is asked for at most this often (RFC 1122 s2.3.2.1).
+/// An address is asked for at most this often (RFC 1122 s2.3.2.1), and a question that was not answered is
+/// repeated after it (RFC 4861 s10, `RETRANS_TIMER`).
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Questions for an address, one after the other without being asked for anew (RFC 4861 s10,
+/// `MAX_UNICAST_SOLICIT`).
+const QUESTIONS_MAX: u32 = 3;
 
 /// Changes of stations that concern clients are followed at most this often: each is a search through all
 /// connections, some microseconds for a thousand. Stations announce themselves more than once.
@@ -87,12 +95,23 @@ impl NextHops {
             return None;
         }
         let is_later = |at: Instant| heard_at.is_none_or(|heard| at >= heard);
+        let is_other = |mac: MacAddress| mac != current && !self.is_gone(now, mac);
         let announced = self.neighbors.announced.filter(|(mac, at)| {
-            *mac != current && is_later(*at) && now.since(*at) < ANNOUNCEMENT_AGE_MAX
+            is_other(*mac) && is_later(*at) && now.since(*at) < ANNOUNCEMENT_AGE_MAX
         });
-        let router = self.routers.latest_but(current);
+        let router = self.routers.latest(is_other);
         let router = router.filter(|(_, at)| is_later(*at));
         router.or(announced).map(|(mac, _)| mac)
+    }
+
+    /// Whether a station was asked for its addresses [`ASK_INTERVAL`] ago or earlier, and has not answered
+    /// since, nor brought a segment of any client.
+    pub(crate) fn is_gone(&self, now: Instant, mac: MacAddress) -> bool {
+        let Some(since) = self.neighbors.asked_in_vain_since(mac) else {
+            return false;
+        };
+        let is_heard = self.routers.heard_at(mac).is_some_and(|at| at >= since);
+        now.since(since) >= ASK_INTERVAL && !is_heard
     }
 }
 
@@ -101,6 +120,8 @@ impl NextHops {
 pub(crate) enum Learned {
     /// Nothing.
     Nothing,
+    /// The address is still at this MAC address. At most once in [`MOVE_INTERVAL`].
+    Confirmed,
     /// The address was not known.
     New,
     /// The address was at this MAC address before.
@@ -116,13 +137,60 @@ struct Neighbor {
     mac: MacAddress,
     /// When it last spoke.
     spoke_at: Instant,
+    /// When it was last asked for.
     asked_at: Option<Instant>,
+    /// It was asked for and did not speak since.
+    unanswered: Option<Unanswered>,
+}
+
+/// Questions that were not answered.
+#[derive(Clone, Copy, Debug)]
+struct Unanswered {
+    /// When the first one was asked.
+    since: Instant,
+    count: u32,
+    /// Our address that asks.
+    from: IpAddr,
+}
+
+/// A question for an address, from one of ours of the same family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Question {
+    /// Our address.
+    pub(crate) from: IpAddr,
+    /// The address that is asked for.
+    pub(crate) address: IpAddr,
+}
+
+impl Neighbor {
+    /// When it is due to be asked for again, without being doubted anew.
+    fn ask_again_at(&self) -> Option<Instant> {
+        let unanswered = self.unanswered?;
+        let is_due = unanswered.count < QUESTIONS_MAX;
+        is_due.then_some(self.asked_at? + ASK_INTERVAL)
+    }
+
+    fn ask(&mut self, now: Instant, from: IpAddr) -> Question {
+        self.asked_at = Some(now);
+        let unanswered = self.unanswered.get_or_insert(Unanswered {
+            since: now,
+            count: 0,
+            from,
+        });
+        unanswered.count += 1;
+        Question {
+            from: unanswered.from,
+            address: self.address,
+        }
+    }
 }
 
 /// Addresses on our link; see the module.
 #[derive(Debug)]
 pub(crate) struct Neighbors {
     entries: Vec<Neighbor>,
+    /// When an address is to be asked for again.
+    pub(crate) ask_again_at: Option<Instant>,
     /// When the last change of an entry was followed.
     moved_at: Option<Instant>,
     /// The last station that announced an address which is not known, to all stations.
@@ -133,6 +201,7 @@ impl Neighbors {
     fn new() -> Self {
         Self {
             entries: Vec::with_capacity(NEIGHBORS_MAX),
+            ask_again_at: None,
             moved_at: None,
             announced: None,
         }
@@ -141,6 +210,29 @@ impl Neighbors {
     /// Whether a station on our link has said that it has `address`.
     pub(crate) fn knows(&self, address: IpAddr) -> bool {
         self.entries.iter().any(|entry| entry.address == address)
+    }
+
+    /// Whether `address` is at this MAC address, as far as we know.
+    pub(crate) fn is_at(&self, address: IpAddr, mac: MacAddress) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.address == address && entry.mac == mac)
+    }
+
+    /// Whether `address` was asked for and has not spoken since.
+    pub(crate) fn is_asked(&self, address: IpAddr) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.address == address && entry.unanswered.is_some())
+    }
+
+    /// Since when the station at `mac` has not answered; `None`: it was not asked for, or has spoken since.
+    fn asked_in_vain_since(&self, mac: MacAddress) -> Option<Instant> {
+        let of_station = self.entries.iter().filter(|entry| entry.mac == mac);
+        let unanswered = of_station.clone().filter_map(|entry| entry.unanswered);
+        let since = unanswered.map(|questions| questions.since).min()?;
+        of_station
+            .max_by_key(|entry| entry.spoke_at)
+            .is_some_and(|entry| entry.spoke_at < since)
+            .then_some(since)
     }
 
     /// A station at `mac` says that it has `address`; `is_to_us`: to one of our addresses.
@@ -160,13 +252,18 @@ impl Neighbors {
             .find(|entry| entry.address == address);
         match known {
             Some(entry) if entry.mac == mac => {
-                entry.spoke_at = now;
-                Learned::Nothing
+                let is_early = now.since(entry.spoke_at) < MOVE_INTERVAL;
+                (entry.spoke_at, entry.unanswered) = (now, None);
+                if is_early {
+                    Learned::Nothing
+                } else {
+                    Learned::Confirmed
+                }
             }
             Some(_) if is_early => Learned::Nothing,
             Some(entry) => {
                 let before = entry.mac;
-                (entry.mac, entry.spoke_at) = (mac, now);
+                (entry.mac, entry.spoke_at, entry.unanswered) = (mac, now, None);
                 self.moved_at = Some(now);
                 Learned::Moved(before)
             }
@@ -192,6 +289,7 @@ impl Neighbors {
             mac,
             spoke_at: now,
             asked_at: None,
+            unanswered: None,
         };
         if self.entries.len() < NEIGHBORS_MAX {
             self.entries.push(neighbor);
@@ -200,25 +298,36 @@ impl Neighbors {
         }
     }
 
-    /// The addresses to ask for, of the family of `like`, when a station at `mac` does not answer; at most
-    /// [`ADDRESSES_ASKED_MAX`], and none that was asked for within [`ASK_INTERVAL`].
+    /// What to ask when a station at `mac` does not answer: for its addresses of the family of `from`, one of
+    /// ours; at most [`ADDRESSES_ASKED_MAX`], and none that was asked for within [`ASK_INTERVAL`].
     pub(crate) fn ask(
         &mut self,
         now: Instant,
         mac: MacAddress,
-        like: IpAddr,
-    ) -> impl Iterator<Item = IpAddr> + use<'_> {
-        self.entries
-            .iter_mut()
-            .filter(move |entry| {
-                let is_early = (entry.asked_at).is_some_and(|at| now.since(at) < ASK_INTERVAL);
-                entry.mac == mac && entry.address.is_ipv4() == like.is_ipv4() && !is_early
-            })
-            .take(ADDRESSES_ASKED_MAX)
-            .map(move |entry| {
-                entry.asked_at = Some(now);
-                entry.address
-            })
+        from: IpAddr,
+    ) -> impl Iterator<Item = Question> + use<'_> {
+        let again_at = now + ASK_INTERVAL;
+        let entries = self.entries.iter_mut().filter(move |entry| {
+            let is_early = (entry.asked_at).is_some_and(|at| now.since(at) < ASK_INTERVAL);
+            entry.mac == mac && entry.address.is_ipv4() == from.is_ipv4() && !is_early
+        });
+        let ask_again_at = &mut self.ask_again_at;
+        entries.take(ADDRESSES_ASKED_MAX).map(move |entry| {
+            ask_again_at.get_or_insert(again_at);
+            entry.ask(now, from)
+        })
+    }
+
+    /// The next question that is to be repeated at `now`; `None`: no more.
+    pub(crate) fn ask_again(&mut self, now: Instant) -> Option<Question> {
+        let is_due = |entry: &&mut Neighbor| entry.ask_again_at().is_some_and(|at| at <= now);
+        let due = self.entries.iter_mut().find(is_due);
+        let question = due.and_then(|entry| Some(entry.ask(now, entry.unanswered?.from)));
+        if question.is_none() {
+            let next = self.entries.iter().filter_map(Neighbor::ask_again_at);
+            self.ask_again_at = next.min();
+        }
+        question
     }
 }
 
@@ -331,10 +440,10 @@ impl Routers {
         router.map(|router| router.heard_at)
     }
 
-    /// The router of several clients, other than `current`, that was heard last, and when.
-    fn latest_but(&self, current: MacAddress) -> Option<(MacAddress, Instant)> {
-        let is_other = |router: &&Router| router.mac != current && router.has_more;
-        let others = self.entries.iter().filter(is_other);
+    /// The router of several clients among these that was heard last, and when.
+    fn latest(&self, is_other: impl Fn(MacAddress) -> bool) -> Option<(MacAddress, Instant)> {
+        let is_candidate = |router: &&Router| router.has_more && is_other(router.mac);
+        let others = self.entries.iter().filter(is_candidate);
         let latest = others.max_by_key(|router| router.heard_at);
         latest.map(|router| (router.mac, router.heard_at))
     }

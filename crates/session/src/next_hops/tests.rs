@@ -5,7 +5,7 @@ use wire::{MacAddress, Path};
 
 use super::{
     ADDRESSES_ASKED_MAX, ANNOUNCEMENT_AGE_MAX, ASK_INTERVAL, Learned, MOVE_INTERVAL, NEIGHBORS_MAX,
-    NextHops, ROUTERS_MAX, SILENCE_MIN,
+    NextHops, QUESTIONS_MAX, ROUTERS_MAX, SILENCE_MIN,
 };
 
 const START: Instant = Instant::from_millis(1_000_000);
@@ -54,6 +54,9 @@ fn an_address_is_known_only_after_it_spoke_to_us() {
     assert_eq!(learned, Learned::Moved(mac(1)));
     let learned = hops.neighbors.learn(later, address(1), mac(2), false);
     assert_eq!(learned, Learned::Nothing);
+    let later = later + MOVE_INTERVAL;
+    let learned = hops.neighbors.learn(later, address(1), mac(2), false);
+    assert_eq!(learned, Learned::Confirmed);
 }
 
 #[test]
@@ -114,7 +117,12 @@ fn a_few_addresses_of_a_station_are_asked_for_each_once_in_the_interval() {
     for number in 0..6 {
         let _ = hops.neighbors.learn(START, address(number), mac(1), true);
     }
-    let mut asked = |now| -> Vec<IpAddr> { hops.neighbors.ask(now, mac(1), address(0)).collect() };
+    let ours = address(2000);
+    let asked_from = |hops: &mut NextHops, now, from| -> Vec<IpAddr> {
+        let questions = hops.neighbors.ask(now, mac(1), from);
+        questions.map(|question| question.address).collect()
+    };
+    let mut asked = |now| asked_from(&mut hops, now, ours);
     let first: Vec<_> = (0..ADDRESSES_ASKED_MAX)
         .map(|number| address(u32::try_from(number).unwrap()))
         .collect();
@@ -122,10 +130,72 @@ fn a_few_addresses_of_a_station_are_asked_for_each_once_in_the_interval() {
     assert_eq!(asked(START), [address(4), address(5)]);
     assert!(asked(START + (ASK_INTERVAL - NANOSECOND)).is_empty());
     assert_eq!(asked(START + ASK_INTERVAL), first);
-    assert_eq!(
-        hops.neighbors.ask(START, mac(1), v6).collect::<Vec<_>>(),
-        [v6]
-    );
+    assert_eq!(asked_from(&mut hops, START, v6), [v6]);
+}
+
+#[test]
+fn a_station_is_gone_when_nothing_of_it_has_spoken_for_the_interval_since_it_was_asked() {
+    type Speak = fn(&mut NextHops, Instant);
+    let silent: Speak = |_, _| ();
+    let speaks: [(Speak, bool); 4] = [
+        (silent, true),
+        (
+            |hops, now| {
+                let _ = hops.neighbors.learn(now, address(1), mac(1), true);
+            },
+            false,
+        ),
+        // Another address of the same station.
+        (
+            |hops, now| {
+                let _ = hops.neighbors.learn(now, address(2), mac(1), true);
+            },
+            false,
+        ),
+        (|hops, now| hops.routers.hear(now, mac(1)), false),
+    ];
+    for (place, (speak, is_gone)) in speaks.into_iter().enumerate() {
+        let mut hops = NextHops::new();
+        let _ = hops.neighbors.learn(START, address(1), mac(1), true);
+        hops.note_router(START, &path(1));
+        assert!(
+            !hops.is_gone(START + ASK_INTERVAL * 9, mac(1)),
+            "it was not asked"
+        );
+        let asked_at = START + NANOSECOND;
+        assert_eq!(
+            hops.neighbors.ask(asked_at, mac(1), address(2000)).count(),
+            1
+        );
+        speak(&mut hops, asked_at);
+        let gone_at = asked_at + ASK_INTERVAL;
+        assert!(!hops.is_gone(gone_at - NANOSECOND, mac(1)), "{place}");
+        assert_eq!(hops.is_gone(gone_at, mac(1)), is_gone, "{place}");
+        assert!(!hops.is_gone(gone_at, mac(2)), "{place}: another station");
+    }
+}
+
+#[test]
+fn a_question_is_repeated_until_it_is_answered_and_a_few_times_at_most() {
+    for answered_after in [1, QUESTIONS_MAX, QUESTIONS_MAX + 1] {
+        let mut hops = NextHops::new();
+        let _ = hops.neighbors.learn(START, address(1), mac(1), true);
+        assert_eq!(hops.neighbors.ask_again_at, None);
+        let mut count = 1;
+        let question = hops.neighbors.ask(START, mac(1), address(2000)).next();
+        while let Some(at) = hops.neighbors.ask_again_at {
+            if count == answered_after {
+                let _ = hops.neighbors.learn(at, address(1), mac(1), true);
+            }
+            assert_eq!(hops.neighbors.ask_again(at - NANOSECOND), None);
+            if let Some(again) = hops.neighbors.ask_again(at) {
+                assert_eq!(Some(again), question);
+                count += 1;
+                assert_eq!(hops.neighbors.ask_again(at), None);
+            }
+        }
+        assert_eq!(count, answered_after.min(QUESTIONS_MAX));
+    }
 }
 
 #[test]

@@ -222,7 +222,7 @@ impl Connection {
             self.window_probes_backoff = 0;
         }
         if window_before == 0 && self.send.window() > 0 {
-            self.rtt.on_window_opened();
+            self.rtt.end_backoff();
         }
         // RFC 5681 s2, but for outstanding data, which `apply_delivery` checks.
         let is_duplicate = ack == self.send.una
@@ -372,7 +372,7 @@ impl Connection {
         self.judge_reports(&delivery, duplicate);
         delivery.arrived = self.estimate_arrived(&delivery, duplicate);
         if delivery.advanced && self.config.canary.is(Fault::NoSampleOfRetransmission) {
-            self.rtt.on_window_opened();
+            self.rtt.end_backoff();
         }
         if delivery.advanced {
             self.timeouts = 0;

@@ -121,18 +121,17 @@ impl Connection {
         self.timeouts
     }
 
-    /// Segments leave by another next hop from `now` on. A retransmission that was not answered is due
-    /// again at once, since its timer was doubled for a path that is gone; and what did not pass there says
-    /// nothing of this one.
+    /// Segments leave by another next hop from `now` on. What did not pass by the last one says nothing of
+    /// this one: a retransmission that is in flight is demanded again at once, and its timer, which was
+    /// doubled for a path that is gone, begins anew.
     pub fn on_next_hop_changed(&mut self, now: Instant) {
-        if self.timeouts > 0
-            && self.flight.in_flight_bytes() > 0
-            && let Some((_, deadline)) = &mut self.retransmit
-        {
-            *deadline = now.min(*deadline);
-        }
-        self.timeouts = 0;
+        let timeouts = core::mem::take(&mut self.timeouts);
         self.sizes.stuck_timeouts = 0;
+        if timeouts > 0 && self.flight.in_flight_bytes() > 0 {
+            self.lose_flight(now);
+            self.rtt.end_backoff();
+            self.retransmit = Some((TimerKind::Timeout, now + self.rtt.timeout()));
+        }
     }
 
     /// (Re)starts the timer of the oldest unacknowledged byte.
@@ -199,29 +198,34 @@ impl Connection {
             if self.apply_path_report(now) {
                 return true;
             }
-            self.reduce_window_on_timeout();
-            self.sample_all_lost(now);
-            let has_reneged = self.flight.expire();
+            self.lose_flight(now);
             self.rtt.on_timeout();
-            if has_reneged {
-                self.timeout_record = None;
-            }
-            self.recovery = RecoveryState::Loss {
-                high: self.send.nxt,
-            };
-            self.recover = Some(self.send.nxt);
-            // What was outstanding says nothing of the window of one segment.
-            self.window_use = WindowUse::new();
-            self.note_reduction();
-            self.send.claimed = self.send.nxt;
-            self.tail_probe = None;
-            self.reordering = None;
-            self.duplicate_acks = 0;
             self.on_size_probe_lost(now, true);
             self.check_black_hole(now);
         }
         self.retransmit = Some((TimerKind::Timeout, now + self.rtt.timeout()));
         true
+    }
+
+    /// Everything in flight is lost: it is sent again, a segment at first.
+    fn lose_flight(&mut self, now: Instant) {
+        self.reduce_window_on_timeout();
+        self.sample_all_lost(now);
+        if self.flight.expire() {
+            // The peer has reneged.
+            self.timeout_record = None;
+        }
+        self.recovery = RecoveryState::Loss {
+            high: self.send.nxt,
+        };
+        self.recover = Some(self.send.nxt);
+        // What was outstanding says nothing of the window of one segment.
+        self.window_use = WindowUse::new();
+        self.note_reduction();
+        self.send.claimed = self.send.nxt;
+        self.tail_probe = None;
+        self.reordering = None;
+        self.duplicate_acks = 0;
     }
 
     /// Sets cwnd to one segment. ssthresh is reduced once for each loss event (RFC 5681 s3.1): not

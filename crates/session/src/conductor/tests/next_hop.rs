@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use clock::Duration;
 use wire::{
-    ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Route,
+    ArpOperation, ArpRepr, ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Path, Route,
     SeqNumber, TcpFlags, TcpOptions,
 };
 
@@ -22,6 +22,8 @@ const PEER_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 /// The router's address on our link.
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
+/// An address that only the router has which takes over.
+const OTHER_ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfd);
 
 pub(super) fn route_v6() -> Route {
     Route {
@@ -192,13 +194,43 @@ pub(super) fn asks(route: &Route, mac: MacAddress) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
+/// The router answers our question, without the override flag.
+fn answers_softly(mac: MacAddress) -> Vec<u8> {
+    let mut buffer = [0; HEADERS_BYTES_MAX];
+    let question = Path {
+        source_mac: OUR_MAC,
+        destination_mac: mac,
+        source: OUR_ADDRESS_V6.into(),
+        destination: ROUTER_V6.into(),
+    };
+    let length = wire::emit_neighbor_advertisement(&mut buffer, &question, ROUTER_V6, mac);
+    soften(&mut buffer[..length]);
+    buffer[..length].to_vec()
+}
+
+/// Takes the override flag out of a neighbour advertisement.
+fn soften(advertisement: &mut [u8]) {
+    let (flags, sum) = (14 + 40 + 4, 14 + 40 + 2);
+    assert_eq!(advertisement[flags] & 0x20, 0x20);
+    advertisement[flags] &= !0x20;
+    // The checksum makes up for it.
+    let before = u16::from_be_bytes([advertisement[sum], advertisement[sum + 1]]);
+    let after = u32::from(before) + 0x2000;
+    let folded = u16::try_from((after & 0xffff) + (after >> 16)).unwrap();
+    advertisement[sum..sum + 2].copy_from_slice(&folded.to_be_bytes());
+}
+
 /// The router announces its address to all.
 fn announces(route: &Route, mac: MacAddress) -> Vec<u8> {
     if route.source.is_ipv4() {
         return arp(mac, ROUTER, ROUTER);
     }
+    announces_v6(mac, ROUTER_V6)
+}
+
+fn announces_v6(mac: MacAddress, address: Ipv6Addr) -> Vec<u8> {
     let mut buffer = [0; HEADERS_BYTES_MAX];
-    let length = wire::emit_unsolicited_advertisement(&mut buffer, mac, ROUTER_V6);
+    let length = wire::emit_unsolicited_advertisement(&mut buffer, mac, address);
     buffer[..length].to_vec()
 }
 
@@ -217,13 +249,9 @@ pub(super) fn lose_flights(bench: &mut Bench, timeouts: u32) {
     }
 }
 
-/// The next timer fires, which is due at once but for the coarseness of timers, and the read it asks for
-/// is answered.
+/// The read that a retransmission asks for, without waiting for a timer, is answered.
 pub(super) fn retransmit_at_once(bench: &mut Bench) {
-    let next = bench.conductor.poll_timeout().expect("a timer");
-    assert!(next.since(bench.now) < Duration::from_millis(10));
-    bench.now = bench.now.max(next);
-    bench.pass(Duration::ZERO);
+    bench.turn();
     bench.complete_reads();
 }
 
@@ -395,11 +423,7 @@ fn statements_that_do_not_count_move_nothing() {
     bench.turn();
     // An advertisement without the override flag, and a question of another station to another.
     let mut soft = announces(&route_v6(), OTHER_MAC);
-    let flags = 14 + 40 + 4;
-    soft[flags] &= !0x20;
-    // The checksum makes up for it.
-    let sum = u16::from_be_bytes([soft[56], soft[57]]);
-    soft[56..58].copy_from_slice(&sum.wrapping_add(0x2000).to_be_bytes());
+    soften(&mut soft);
     bench.receive(&soft);
     bench.receive(&arp(OTHER_MAC, ROUTER, Ipv4Addr::new(10, 0, 0, 9)));
     // Nor does our own frame that a switch returns.
@@ -415,6 +439,127 @@ fn statements_that_do_not_count_move_nothing() {
             .next()
             .is_none()
     );
+}
+
+/// Timers fire until one has sent a segment; where it went, and how long that took.
+fn next_retransmission(bench: &mut Bench) -> (MacAddress, Duration) {
+    let (since, sent) = (bench.now, bench.sent.len());
+    let is_segment = |(frame, _): &(Sent, Vec<u8>)| matches!(frame, Sent::Tcp(_));
+    while !bench.sent[sent..].iter().any(is_segment) {
+        let next = bench.conductor.poll_timeout().expect("a timer");
+        bench.now = bench.now.max(next);
+        // What is sent besides, as questions, leaves before it.
+        bench.pass(Duration::ZERO);
+        bench.complete_reads();
+    }
+    (bench.last_hop, bench.now.since(since))
+}
+
+/// Where four retransmissions go, from a second from now on. After each, a router may speak.
+fn later_hops(bench: &mut Bench, speech: Option<&[u8]>) -> Vec<MacAddress> {
+    let from = bench.now + Duration::from_secs(1);
+    let mut hops = Vec::new();
+    while hops.len() < 4 {
+        let (hop, _) = next_retransmission(bench);
+        if bench.now >= from {
+            hops.push(hop);
+        }
+        speech.into_iter().for_each(|frame| bench.receive(frame));
+    }
+    hops
+}
+
+/// The one that takes over says so a moment before it forwards: the retransmission that it draws is lost. The
+/// next one comes after a timeout of this path, and not after one that was doubled for the last.
+#[test]
+fn a_router_that_was_announced_too_early_gets_the_next_retransmission_soon() {
+    for route in [peer_route(), route_v6()] {
+        let (mut bench, _peer) = begin(route);
+        bench.receive(&asks(&route, PEER_MAC));
+        lose_flights(&mut bench, 3);
+        let own = Ipv4Addr::new(10, 0, 0, 253);
+        let announcement = match route.source {
+            IpAddr::V4(_) => arp(OTHER_MAC, own, own),
+            IpAddr::V6(_) => announces_v6(OTHER_MAC, OTHER_ROUTER_V6),
+        };
+        bench.receive(&announcement);
+        retransmit_at_once(&mut bench);
+        assert_eq!(bench.last_hop, OTHER_MAC);
+        let (hop, after) = next_retransmission(&mut bench);
+        assert_eq!(hop, OTHER_MAC);
+        assert!(after < Duration::from_millis(300), "{after:?}");
+    }
+}
+
+#[test]
+fn a_router_that_was_asked_in_vain_is_not_tried_again_until_it_speaks() {
+    for speaks in [false, true] {
+        let route = route_v6();
+        let (mut bench, _peer) = begin(route);
+        bench.receive(&asks(&route, PEER_MAC));
+        lose_flights(&mut bench, 2);
+        bench.receive(&announces_v6(OTHER_MAC, OTHER_ROUTER_V6));
+        retransmit_at_once(&mut bench);
+        let speech = asks(&route, PEER_MAC);
+        let hops = later_hops(&mut bench, speaks.then_some(&speech));
+        assert_eq!(hops.contains(&PEER_MAC), speaks, "{hops:?}");
+        assert!(hops.contains(&OTHER_MAC), "{hops:?}");
+    }
+}
+
+#[test]
+fn the_question_is_repeated_each_second_and_an_answer_from_elsewhere_moves_the_clients() {
+    let route = route_v6();
+    for (answered, expected) in [(None, 3), (Some(2), 2)] {
+        let (mut bench, _peer) = begin(route);
+        bench.receive(&asks(&route, PEER_MAC));
+        bench.turn();
+        bench.sent.clear();
+        lose_flights(&mut bench, 2);
+        let mut count = questions(&mut bench).len();
+        let asked_at = bench.now;
+        while bench.now.since(asked_at) < Duration::from_secs(5) && Some(count) != answered {
+            let next = bench.conductor.poll_timeout().expect("a timer");
+            bench.now = bench.now.max(next);
+            bench.pass(Duration::ZERO);
+            bench.complete_reads();
+            let asked = questions(&mut bench).len();
+            // Those of later retransmissions are counted by another test.
+            let is_repeated = asked > 0 && count < 3;
+            if is_repeated {
+                let seconds = u32::try_from(count).unwrap();
+                assert_eq!(bench.now.since(asked_at), Duration::from_secs(1) * seconds);
+                count += asked;
+            }
+        }
+        assert_eq!(count, expected);
+        if answered.is_some() {
+            bench.receive(&answers_softly(OTHER_MAC));
+            retransmit_at_once(&mut bench);
+            assert_eq!(bench.last_hop, OTHER_MAC);
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_reaches_one_worker_keeps_the_others_from_giving_the_router_up() {
+    let route = route_v6();
+    for is_answered in [false, true] {
+        let (first, _) = begin(route);
+        let (second, _) = begin(route);
+        let mut ring = Ring::of(vec![first, second]);
+        ring.0[0].receive(&asks(&route, PEER_MAC));
+        ring.carry();
+        lose_flights(&mut ring.0[1], 2);
+        ring.0[1].receive(&announces_v6(OTHER_MAC, OTHER_ROUTER_V6));
+        ring.0[0].now = ring.0[1].now;
+        if is_answered {
+            ring.0[0].receive(&asks(&route, PEER_MAC));
+            ring.carry();
+        }
+        let hops = later_hops(&mut ring.0[1], None);
+        assert_eq!(hops.contains(&PEER_MAC), is_answered, "{hops:?}");
+    }
 }
 
 #[test]
