@@ -1,5 +1,10 @@
-//! A router fails under a download, and another takes its addresses over and announces them, as with VRRP:
-//! the client only receives, so nothing of its own tells the server. Its file comes whole all the same.
+//! A router fails under a download, and another takes its addresses over: the client only receives, so nothing of
+//! its own tells the server. Its file comes whole all the same.
+//!
+//! | the router that takes over | as with | how the server learns of it |
+//! |---|---|---|
+//! | announces its addresses | VRRP (keepalived) | from the announcement |
+//! | has the link-local address of the first, and says nothing | two routers that an operator switches | it asks for the address |
 //!
 //! The namespace of the clients is the switch here. Bounded by curl's own limit.
 
@@ -29,15 +34,37 @@ const ALL_BYTES: u64 = 4 << 20;
 /// A pause is looked for between pieces of this size, bytes.
 const PIECE_BYTES: u64 = 64 << 10;
 
+/// How the other router takes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Takeover {
+    /// Linux sends the same ARP requests and neighbour advertisements as keepalived, if it is told to.
+    Announced,
+    /// Of IPv6: it has the same link-local address.
+    Silent,
+}
+
+/// The routers' link-local address on both sides, if they have the same.
+const LINK_LOCAL: &str = "fe80::fe";
+
 /// Both families, with one worker and with two.
 pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
-    for (family, workers) in [(Family::V4, 1), (Family::V6, 2)] {
-        let what = format!("packet {} file while the router fails over", family.name());
-        suite.run(&what, || through(atlas, library, family, workers));
+    for (family, workers, takeover, what) in [
+        (Family::V4, 1, Takeover::Announced, "fails over"),
+        (Family::V6, 2, Takeover::Announced, "fails over"),
+        (Family::V6, 1, Takeover::Silent, "fails over in silence"),
+    ] {
+        let what = format!("packet {} file while the router {what}", family.name());
+        suite.run(&what, || through(atlas, library, family, workers, takeover));
     }
 }
 
-fn through(atlas: &Path, library: &Library, family: Family, workers: u32) -> Result<Outcome> {
+fn through(
+    atlas: &Path,
+    library: &Library,
+    family: Family,
+    workers: u32,
+    takeover: Takeover,
+) -> Result<Outcome> {
     let subject = Subject::Atlas {
         program: atlas.to_owned(),
         workers,
@@ -55,16 +82,20 @@ fn through(atlas: &Path, library: &Library, family: Family, workers: u32) -> Res
     switch.ip("link add far type bridge")?;
     switch.ip("link set near up")?;
     switch.ip("link set far up")?;
-    let first = router(switch, 1)?;
-    let second = router(switch, 2)?;
-    raise(&first)?;
+    let first = router(switch, 1, takeover)?;
+    let second = router(switch, 2, takeover)?;
+    raise(&first, takeover)?;
     let client = Namespace::new("viewer")?;
     join(&client, switch, "far", "viewer0")?;
     client.ip("addr add 10.79.0.9/24 dev viewer0")?;
     client.ip("addr add fd79::9/64 dev viewer0")?;
     client.ip("link set viewer0 up")?;
     client.ip("route add 10.77.0.0/24 via 10.79.0.254")?;
-    client.ip("route add fd77::/64 via fd79::fe")?;
+    let way = match takeover {
+        Takeover::Announced => "fd79::fe".to_owned(),
+        Takeover::Silent => format!("{LINK_LOCAL} dev viewer0"),
+    };
+    client.ip(&format!("route add fd77::/64 via {way}"))?;
 
     let scratch = scratch_directory("failover")?;
     let config = scratch.path().join("rate.toml");
@@ -78,7 +109,7 @@ fn through(atlas: &Path, library: &Library, family: Family, workers: u32) -> Res
         let failover = scope.spawn(|| {
             lower(&first)?;
             thread::sleep(OUTAGE);
-            raise(&second).map(|()| Instant::now())
+            raise(&second, takeover).map(|()| Instant::now())
         });
         let (mut last, mut pause) = (Instant::now(), Duration::ZERO);
         let mut offset = BEFORE_BYTES;
@@ -106,16 +137,21 @@ fn through(atlas: &Path, library: &Library, family: Family, workers: u32) -> Res
 }
 
 /// A router between the two bridges, with the same addresses as any other, and down.
-fn router(switch: &Namespace, number: u8) -> Result<Namespace> {
+fn router(switch: &Namespace, number: u8, takeover: Takeover) -> Result<Namespace> {
     let router = Namespace::new(&format!("router{number}"))?;
-    router.set("ipv4/conf/default/arp_notify", "1")?;
-    router.set("ipv6/conf/default/ndisc_notify", "1")?;
+    if takeover == Takeover::Announced {
+        router.set("ipv4/conf/default/arp_notify", "1")?;
+        router.set("ipv6/conf/default/ndisc_notify", "1")?;
+    }
     router.set("ipv4/ip_forward", "1")?;
     router.set("ipv6/conf/all/forwarding", "1")?;
     for (bridge, net) in [("near", 77), ("far", 79)] {
         join(&router, switch, bridge, &format!("{bridge}{number}"))?;
         let interface = format!("{bridge}{number}");
         router.ip(&format!("addr add 10.{net}.0.254/24 dev {interface}"))?;
+        if takeover == Takeover::Silent {
+            router.ip(&format!("link set {interface} addrgenmode none"))?;
+        }
     }
     Ok(router)
 }
@@ -129,13 +165,16 @@ fn join(namespace: &Namespace, switch: &Namespace, bridge: &str, name: &str) -> 
     switch.ip(&format!("link set {name} up")).map(drop)
 }
 
-/// Lets a router forward; it announces its addresses.
-fn raise(router: &Namespace) -> Result<()> {
+/// Lets a router forward.
+fn raise(router: &Namespace, takeover: Takeover) -> Result<()> {
     // The far end first: it announces itself to the server when it can forward.
     let mut ends = ends(router)?;
     ends.sort();
     for (interface, net) in ends {
         router.ip(&format!("link set {interface} up"))?;
+        if takeover == Takeover::Silent {
+            router.ip(&format!("addr add {LINK_LOCAL}/64 dev {interface}"))?;
+        }
         router.ip(&format!("addr add fd{net}::fe/64 dev {interface}"))?;
     }
     Ok(())
