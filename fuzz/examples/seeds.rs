@@ -19,6 +19,7 @@ use wire::{
 fn main() -> io::Result<()> {
     write("wire_frame", &wire_frames())?;
     write("http_request", &http_requests())?;
+    write("client_hello", &client_hellos())?;
     write("record_inbound", &record_inbounds())?;
     write("stack_frames", &sim::fuzz_seeds())?;
     write("nvme_controller", &sim::controller_seeds())?;
@@ -319,6 +320,31 @@ fn http_requests() -> Vec<Vec<u8>> {
         }
     }
     seeds
+}
+
+/// ClientHellos without extensions, with a name, and with each limit of records.
+fn client_hellos() -> Vec<Vec<u8>> {
+    let name: &[u8] = b"\0\x0c\0\0\x09localhost";
+    let lists: [&[(u16, &[u8])]; 5] = [
+        &[],
+        &[(0, name), (16, b"\0\x0c\x02h2\x08http/1.1")],
+        &[(0, name), (1, &[2])],
+        &[(0xfafa, b""), (28, &[0, 64]), (0, name)],
+        &[(1, &[5]), (28, &[0, 63]), (28, b"")],
+    ];
+    let length = |length: usize| u16::try_from(length).expect("short").to_be_bytes();
+    let hello = |extensions: &[(u16, &[u8])]| {
+        let each = extensions.iter().flat_map(|(kind, value)| {
+            [&kind.to_be_bytes()[..], &length(value.len()), value].concat()
+        });
+        let extensions: Vec<u8> = each.collect();
+        let mut body = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0]].concat();
+        body.extend(length(extensions.len()));
+        body.extend(extensions);
+        let [high, low] = length(body.len());
+        [vec![1, 0, high, low], body].concat()
+    };
+    lists.into_iter().map(hello).collect()
 }
 
 /// Records of either version: one byte for the version, then per record whether it is sealed, its
