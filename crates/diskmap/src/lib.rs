@@ -10,8 +10,9 @@
 //! They keep the same promises (`tests/conformance`):
 //!
 //! - A read that succeeds brings exactly the bytes asked for, or those up to the end of the file.
-//! - Bytes of a regular file that changed since it was opened are not handed out: such a read
-//!   ends in [`DiskError::Changed`] (`docs/develop/decisions/0004-file-change-detection.md`).
+//! - Bytes of a regular file that was overwritten since it was opened are not handed out: such a read
+//!   ends in [`DiskError::Changed`] (`docs/develop/decisions/0004-file-change-detection.md`). One that was appended
+//!   to is read to the length that it had.
 //! - Every accepted read and write completes once, after [`Disk::close`] too.
 //!
 //! It refuses to cache, to read ahead, to resolve paths (it is given open descriptors) and to make a
@@ -74,7 +75,8 @@ pub enum FileSource {
     /// not used.
     Descriptor(OwnedFd),
     /// A regular file whose status is known. Its content counts as changed if it changed after that
-    /// status was taken. The file system is not asked before the first read.
+    /// status was taken. The file system is not asked before the first read, but for a file that was modified in the
+    /// last minute what the page cache has of its ends.
     File {
         /// The file.
         descriptor: OwnedFd,
@@ -102,7 +104,7 @@ pub struct DeviceRange {
     pub length_bytes: u64,
 }
 
-/// The status of a regular file at some moment: from then on its content must not change.
+/// The status of a regular file at some moment: from then on the content that it had must not change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileStatus {
     /// Size, bytes.
@@ -299,6 +301,10 @@ counters! {
         pub disk_check_calls: u64,
         /// Files whose links, name, mode or owner changed while their content stayed.
         pub disk_touched_files: u64,
+        /// Times that a file was touched or appended to, and served on because what was read of it is still there.
+        pub disk_verified_files: u64,
+        /// Reads made to find that out.
+        pub disk_verify_commands: u64,
         /// Files registered with the kernel because they are read often, and devices of a raw store.
         pub disk_registered_files: u64,
         /// Files the kernel refused to register: each of their reads costs a little more.

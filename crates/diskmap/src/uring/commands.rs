@@ -1,4 +1,5 @@
-//! The table of commands in flight: matches completions to commands, and decides what follows.
+//! The table of commands in flight: matches completions to commands, and decides what follows. A command whose
+//! completion is held keeps its index (`verification`).
 //!
 //! A command's `user_data` is its table index and a generation that changes with every issue. So a
 //! duplicate, late or unknown completion matches no command. The table refuses to grow: bounded by
@@ -19,6 +20,15 @@ pub(super) enum CommandSlot {
     Reading(ReadingSlot),
     /// Read by the kernel.
     Writing(FilledSlot),
+}
+
+/// A command of the table.
+#[derive(Debug)]
+pub(super) enum Entered {
+    /// The caller's.
+    Command(Command),
+    /// A read of the verification of a file, at this index of the table of files.
+    Verification(u16),
 }
 
 impl CommandSlot {
@@ -111,7 +121,7 @@ impl Command {
 #[derive(Debug, Default)]
 struct Entry {
     generation: u32,
-    command: Option<Command>,
+    entered: Option<Entered>,
 }
 
 /// All commands enqueued or in flight.
@@ -131,7 +141,7 @@ impl Commands {
         }
     }
 
-    /// Commands in the table.
+    /// Commands in the table, and those whose completions are held.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
@@ -147,42 +157,42 @@ impl Commands {
             .free
             .pop()
             .expect("invariant: the caller asked is_full");
-        self.issue(index, command)
+        self.issue(index, Entered::Command(command))
     }
 
     /// Removes the command that a completion is for; `None` if no issue matches.
-    pub(super) fn take(&mut self, user_data: u64) -> Option<(u32, Command)> {
+    pub(super) fn take(&mut self, user_data: u64) -> Option<(u32, Entered)> {
         let (generation, index) = split_user_data(user_data);
         let entry = self.entries.get_mut(usize::try_from(index).ok()?)?;
         if entry.generation != generation {
             return None;
         }
-        let command = entry.command.take()?;
-        Some((index, command))
+        let entered = entry.entered.take()?;
+        Some((index, entered))
     }
 
     /// Notes which command of its run comes behind a command.
     pub(super) fn link(&mut self, user_data: u64, next: u64) {
         let (_, index) = split_user_data(user_data);
         let entry = self.entries.get_mut(index as usize);
-        if let Some(command) = entry.and_then(|entry| entry.command.as_mut()) {
+        if let Some(Entered::Command(command)) = entry.and_then(|entry| entry.entered.as_mut()) {
             command.next = Some(next);
         }
     }
 
-    /// Puts a command back at its index, to be reissued; returns its new `user_data`.
-    pub(super) fn issue(&mut self, index: u32, command: Command) -> u64 {
+    /// Puts a command at an index whose command was taken, to be issued; returns its `user_data`.
+    pub(super) fn issue(&mut self, index: u32, entered: Entered) -> u64 {
         let entry = &mut self.entries[index as usize];
-        debug_assert!(entry.command.is_none(), "index {index} is taken");
+        debug_assert!(entry.entered.is_none(), "index {index} is taken");
         entry.generation = entry.generation.wrapping_add(1);
-        entry.command = Some(command);
+        entry.entered = Some(entered);
         u64::from(entry.generation) << 32 | u64::from(index)
     }
 
     /// Frees an index whose command was taken.
     pub(super) fn release(&mut self, index: u32) {
         debug_assert!(
-            self.entries[index as usize].command.is_none(),
+            self.entries[index as usize].entered.is_none(),
             "index {index} is in use"
         );
         self.free.push(index);

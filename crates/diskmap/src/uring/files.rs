@@ -1,16 +1,16 @@
 //! The table of open files, and the check that their content has not changed since open.
 //!
 //! **Bytes of a file that changed since it was opened are not handed out.** After a read has
-//! completed, the file's status is compared with its status at open. This order is sound because
+//! completed, the file's status is compared with its status at open (`change`). This order is sound because
 //! the kernel updates `mtime` before a writer's bytes can be read: in `write`, before the copy to the
 //! page cache or the submission; through a mapping, when the page is made writable. So bytes read
 //! before a check that finds the old `mtime` are the old bytes.
 //!
 //! | what differs | verdict |
 //! |---|---|
-//! | `size` or `mtime` | changed, for good, even if the old values are restored |
-//! | `ctime`, and also link count, mode, owner or path | not written: unlinked, renamed or replaced, linked, `chmod`, `chown`. Served on; the next check compares with the new `ctime` |
-//! | only `ctime` | changed: overwritten, and its `mtime` restored (`touch -r`, `cp -p`) |
+//! | the size is smaller, or the same with another `mtime` | changed, for good, even if the old values are restored |
+//! | `ctime`, and also link count, mode, owner or path | not written: unlinked, renamed or replaced, linked, `chmod`, `chown`. Served on; the next check compares with the new status |
+//! | only `ctime`; or all three times are one (`touch`); or the size grew | verified: places that were read are read again and compared (`witness`, `verification`). Served on to the length at open if they are the same, else changed |
 //!
 //! What this cannot detect, and why: `docs/develop/decisions/0004-file-change-detection.md`. It refuses to
 //! check block devices, which have no timestamps, ranges of devices and images ([`DeviceRange`]), files
@@ -23,86 +23,22 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use super::change::{Baseline, Finding, Identity, Seen};
+use super::commands::Command;
 use super::limits::{Devices, status};
+use super::page_cache;
 use super::ranges::RangedDevices;
+use super::verification::{Held, Progress, Verification};
+use super::witness::Witnesses;
 use crate::{
     ClosedFile, DeviceRange, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd,
 };
 
-/// The parts of a status that tell whether the content was written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Identity {
-    size_bytes: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-    attributes: (u64, u32, u32, u32),
-}
-
-/// A file's identity at the last check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Baseline {
-    identity: Identity,
-    /// `None` where there is no `/proc`.
-    path_end: Option<PathEnd>,
-}
-
-impl Identity {
-    /// From a status just asked for.
-    fn from_stat(status: &libc::stat) -> Self {
-        #[cfg_attr(
-            target_arch = "x86_64",
-            expect(clippy::useless_conversion, reason = "st_nlink is 32 bits on others")
-        )]
-        let links = u64::from(status.st_nlink);
-        Self {
-            size_bytes: u64::try_from(status.st_size).unwrap_or(0),
-            modified: (status.st_mtime, status.st_mtime_nsec),
-            changed: (status.st_ctime, status.st_ctime_nsec),
-            attributes: (links, status.st_mode, status.st_uid, status.st_gid),
-        }
-    }
-
-    /// From a status known at open.
-    fn from_status(status: &FileStatus) -> Self {
-        let time = |(seconds, nanos): (i64, u32)| (seconds, i64::from(nanos));
-        let &FileStatus {
-            links,
-            mode,
-            user,
-            group,
-            ..
-        } = status;
-        Self {
-            size_bytes: status.size_bytes,
-            modified: time(status.modified),
-            changed: time(status.changed),
-            attributes: (links.into(), mode, user, group),
-        }
-    }
-}
-
-impl Baseline {
-    /// Whether size and times are the same: neither content nor inode changed.
-    fn is_untouched(&self, now: &Identity) -> bool {
-        let times =
-            |identity: &Identity| (identity.size_bytes, identity.modified, identity.changed);
-        times(&self.identity) == times(now)
-    }
-
-    /// Whether the file, whose identity is `now` and path is `path`, may have been written to.
-    fn was_written(&self, now: &Identity, path: Option<&[u8]>) -> bool {
-        let before = &self.identity;
-        if (before.size_bytes, before.modified) != (now.size_bytes, now.modified) {
-            return true;
-        }
-        let is_renamed = match (self.path_end, path) {
-            (Some(end), Some(path)) => !end.is_end_of(path),
-            _ => false,
-        };
-        before.changed != now.changed && before.attributes == now.attributes && !is_renamed
-    }
-}
+/// A file modified within so many seconds before its open may still be written: its ends are witnesses from the
+/// start. Encoders write a piece in a few seconds, and a playlist every few.
+const YOUNG_SECONDS: i64 = 60;
 
 /// The path of an open file by `/proc/self/fd`. It asks no file system, so it never blocks; it takes
 /// some 6 us (3.6 % of the core while 13,020 objects of 300 KB were opened and sent), because the
@@ -117,15 +53,29 @@ fn path_end(file: BorrowedFd<'_>) -> Option<PathEnd> {
 }
 
 /// What is known of a file's changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 enum ChangeState {
     /// Not checked: a block device, a file written through this disk, or one that cannot change.
     Unchecked,
     /// Unchanged at its last check, in round `.1`; `None`: not checked since open.
     Unchanged(Baseline, Option<u64>),
+    /// The status does not tell.
+    Verifying(Box<Verification>),
     /// Changed, for good.
     Changed,
 }
+
+/// What a check says of bytes that were read before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Check {
+    /// They are the file's.
+    Same,
+    /// They are to be held ([`Files::hold`]) until its verification ends.
+    Unclear,
+}
+
+/// What is known of a file when it is opened.
+type Described = (FileLimits, ChangeState, Witnesses, (u32, u32));
 
 /// A file's descriptor, or that of the device that it is a range of.
 #[derive(Debug)]
@@ -159,6 +109,7 @@ pub(super) struct OpenFile {
     /// Its file system's device.
     device: (u32, u32),
     change_state: ChangeState,
+    witnesses: Witnesses,
     /// Commands enqueued or in flight on it.
     commands: u32,
     is_closing: bool,
@@ -218,9 +169,24 @@ impl OpenFile {
         }
     }
 
+    /// Notes bytes that are handed out, which `bytes` returns: they may become a witness.
+    pub(super) fn note_handed_out<'a>(
+        &mut self,
+        offset_bytes: u64,
+        bytes: impl FnOnce() -> &'a [u8],
+    ) {
+        if matches!(self.change_state, ChangeState::Unchanged(..)) {
+            self.witnesses.note_read(offset_bytes, bytes);
+        }
+    }
+
     /// A write through us has reached `end_bytes`.
     pub(super) fn note_write(&mut self, end_bytes: u64) {
-        self.change_state = ChangeState::Unchecked;
+        match &mut self.change_state {
+            // Those that it holds are handed out when its read ends.
+            ChangeState::Verifying(verification) => verification.is_moot = true,
+            state => *state = ChangeState::Unchecked,
+        }
         if !self.is_range() {
             self.limits.size_bytes = self.limits.size_bytes.max(end_bytes);
         }
@@ -245,6 +211,8 @@ pub(super) struct Files {
     pub(super) check_calls: u64,
     /// Files whose `ctime` moved without a write.
     pub(super) touched_files: u64,
+    /// Verifications that found the same bytes.
+    pub(super) verified_files: u64,
 }
 
 impl Files {
@@ -260,6 +228,7 @@ impl Files {
             round: 0,
             check_calls: 0,
             touched_files: 0,
+            verified_files: 0,
         }
     }
 
@@ -289,7 +258,7 @@ impl Files {
             let index = self.free.pop().ok_or(DiskError::TableFull)?;
             Ok((index, described))
         });
-        let (index, (limits, change_state, device)) = match index {
+        let (index, described) = match index {
             Ok(index) => index,
             Err(error) => {
                 let device = known.unwrap_or_default().device;
@@ -298,7 +267,7 @@ impl Files {
             }
         };
         let descriptor = Descriptor::Own(descriptor);
-        Ok(self.insert(index, descriptor, 0, (limits, change_state, device)))
+        Ok(self.insert(index, descriptor, 0, described))
     }
 
     /// Enters a file at a free index.
@@ -307,7 +276,7 @@ impl Files {
         index: u16,
         descriptor: Descriptor,
         start_bytes: u64,
-        (limits, change_state, device): (FileLimits, ChangeState, (u32, u32)),
+        (limits, change_state, witnesses, device): Described,
     ) -> (FileIndex, FileLimits) {
         let entry = &mut self.entries[usize::from(index)];
         entry.file = Some(OpenFile {
@@ -318,6 +287,7 @@ impl Files {
             reads: 0,
             device,
             change_state,
+            witnesses,
             commands: 0,
             is_closing: false,
         });
@@ -346,7 +316,8 @@ impl Files {
         let index = self.free.pop().ok_or(DiskError::TableFull)?;
         let place = self.ranged.enter(&range.device, facts);
         let descriptor = Descriptor::Shared(Arc::clone(&range.device), place);
-        let described = (limits, ChangeState::Unchecked, facts.device);
+        let witnesses = Witnesses::default();
+        let described = (limits, ChangeState::Unchecked, witnesses, facts.device);
         Ok(self.insert(index, descriptor, range.start_bytes, described))
     }
 
@@ -355,43 +326,29 @@ impl Files {
         file: BorrowedFd<'_>,
         status: &FileStatus,
         slot_bytes: u32,
-    ) -> Result<(FileLimits, ChangeState, (u32, u32)), DiskError> {
+    ) -> Result<Described, DiskError> {
         let limits = self.devices.look_up(status, slot_bytes)?;
-        if status.is_fixed {
-            return Ok((limits, ChangeState::Unchecked, status.device));
-        }
-        let baseline = Baseline {
-            identity: Identity::from_status(status),
-            path_end: status.path_end.or_else(|| path_end(file)),
+        let (state, witnesses) = if status.is_fixed {
+            (ChangeState::Unchecked, Witnesses::default())
+        } else {
+            let path_end = status.path_end.or_else(|| path_end(file));
+            unchanged(file, Identity::from(status), path_end)
         };
-        // `None`: even reads of the current round must be checked.
-        Ok((
-            limits,
-            ChangeState::Unchanged(baseline, None),
-            status.device,
-        ))
+        Ok((limits, state, witnesses, status.device))
     }
 
-    fn describe(
-        &mut self,
-        file: BorrowedFd<'_>,
-        slot_bytes: u32,
-    ) -> Result<(FileLimits, ChangeState, (u32, u32)), DiskError> {
+    fn describe(&mut self, file: BorrowedFd<'_>, slot_bytes: u32) -> Result<Described, DiskError> {
         // Asked before the limits, so that a change in between is detected.
         let status = status(file)?;
         let limits = self.devices.ask(file, &status, slot_bytes)?;
         let is_regular = status.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let change_state = if is_regular {
-            let baseline = Baseline {
-                identity: Identity::from_stat(&status),
-                path_end: path_end(file),
-            };
-            ChangeState::Unchanged(baseline, None)
+        let (state, witnesses) = if is_regular {
+            unchanged(file, Seen::from(&status).identity, path_end(file))
         } else {
-            ChangeState::Unchecked
+            (ChangeState::Unchecked, Witnesses::default())
         };
         let device = (libc::major(status.st_dev), libc::minor(status.st_dev));
-        Ok((limits, change_state, device))
+        Ok((limits, state, witnesses, device))
     }
 
     /// The table index of a file that is open and not closing.
@@ -441,144 +398,162 @@ impl Files {
     }
 
     /// Whether the content is unchanged; asks the kernel once a round.
-    pub(super) fn check(&mut self, index: u16) -> Result<(), DiskError> {
+    pub(super) fn check(&mut self, index: u16) -> Result<Check, DiskError> {
         let round = self.round;
         let file = self.entries[usize::from(index)].file.as_mut();
         let file = file.expect("invariant: a file stays as long as a command names its index");
-        match file.change_state {
-            ChangeState::Unchecked => Ok(()),
+        match &mut file.change_state {
+            ChangeState::Unchecked => Ok(Check::Same),
             ChangeState::Changed => Err(DiskError::Changed),
-            ChangeState::Unchanged(_, asked) if asked == Some(round) => Ok(()),
-            ChangeState::Unchanged(before, _) => {
+            ChangeState::Verifying(_) => Ok(Check::Unclear),
+            ChangeState::Unchanged(_, asked) if *asked == Some(round) => Ok(Check::Same),
+            ChangeState::Unchanged(before, asked) => {
                 self.check_calls += 1;
-                let descriptor = file.descriptor.as_fd();
-                let now = Identity::from_stat(&status(descriptor)?);
-                if before.is_untouched(&now) {
-                    file.change_state = ChangeState::Unchanged(before, Some(round));
-                    return Ok(());
+                let now = Seen::from(&status(file.descriptor.as_fd())?);
+                if before.identity.is_same(&now.identity) {
+                    *asked = Some(round);
+                    return Ok(Check::Same);
                 }
-                let path = kernel_path(descriptor);
-                if before.was_written(&now, path.as_deref()) {
-                    file.change_state = ChangeState::Changed;
-                    return Err(DiskError::Changed);
-                }
-                self.touched_files += 1;
-                let now = Baseline {
-                    identity: now,
-                    path_end: path.as_deref().map(PathEnd::of),
-                };
-                file.change_state = ChangeState::Unchanged(now, Some(round));
-                Ok(())
+                let before = *before;
+                self.judge(index, before, &now)
             }
         }
     }
+
+    /// The status is another one than before.
+    #[cold]
+    fn judge(&mut self, index: u16, before: Baseline, now: &Seen) -> Result<Check, DiskError> {
+        let round = self.round;
+        let file = self.at(index);
+        let path = kernel_path(file.descriptor.as_fd());
+        let after = Baseline {
+            identity: now.identity,
+            path_end: path.as_deref().map(PathEnd::of),
+        };
+        let finding = before.compare(now, path.as_deref());
+        let verification = if finding == Finding::Unclear {
+            let block = file.limits.block_bytes;
+            Verification::begin(before, after, round, &file.witnesses, block)
+        } else {
+            None
+        };
+        let (state, check) = match (finding, verification) {
+            (Finding::Same | Finding::Explained, _) => {
+                (ChangeState::Unchanged(after, Some(round)), Ok(Check::Same))
+            }
+            (Finding::Unclear, Some(verification)) => {
+                let state = ChangeState::Verifying(Box::new(verification));
+                (state, Ok(Check::Unclear))
+            }
+            // Without a witness nothing speaks for it.
+            (Finding::Unclear, None) | (Finding::Changed, _) => {
+                (ChangeState::Changed, Err(DiskError::Changed))
+            }
+        };
+        file.change_state = state;
+        self.touched_files += u64::from(check == Ok(Check::Same));
+        check
+    }
+
+    /// Holds a completion of a file whose [`Files::check`] is unclear; whether it is the first.
+    pub(super) fn hold(
+        &mut self,
+        file: u16,
+        index: u32,
+        command: Command,
+        outcome: Result<(), DiskError>,
+    ) -> bool {
+        let round = self.round;
+        let verification = self.verification(file);
+        let verification = verification.expect("invariant: a check has begun a verification");
+        verification.hold(Held {
+            index,
+            command,
+            outcome,
+            round,
+        })
+    }
+
+    /// The verification of a file that is under way.
+    pub(super) fn verification(&mut self, file: u16) -> Option<&mut Verification> {
+        match &mut self.at(file).change_state {
+            ChangeState::Verifying(verification) => Some(verification),
+            _ => None,
+        }
+    }
+
+    /// A read of a file's verification ended. `None`: another one is to be made. Else those that were held, and
+    /// what becomes of those that its status covers.
+    pub(super) fn advance(
+        &mut self,
+        index: u16,
+        result: i32,
+    ) -> Option<(Vec<Held>, u64, Result<(), DiskError>)> {
+        let file = self.at(index);
+        let block = file.limits.block_bytes;
+        let ChangeState::Verifying(verification) = &mut file.change_state else {
+            return None;
+        };
+        let progress = verification.advance(result, &file.witnesses, block);
+        let (before, after, round) = (verification.before, verification.status, verification.round);
+        let is_moot = verification.is_moot;
+        let (state, outcome) = match progress {
+            Progress::Read => return None,
+            Progress::Same if is_moot => (ChangeState::Unchecked, Ok(())),
+            Progress::Same => (ChangeState::Unchanged(after, Some(round)), Ok(())),
+            Progress::Changed => (ChangeState::Changed, Err(DiskError::Changed)),
+            Progress::Failed(error) => (ChangeState::Unchanged(before, None), Err(error)),
+        };
+        let state = core::mem::replace(&mut file.change_state, state);
+        self.verified_files += u64::from(progress == Progress::Same && !is_moot);
+        match state {
+            ChangeState::Verifying(verification) => {
+                Some((verification.into_held(), round, outcome))
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends all verifications, of a disk that is dropped.
+    pub(super) fn take_verifications(&mut self) -> Vec<Verification> {
+        let files = self
+            .entries
+            .iter_mut()
+            .filter_map(|entry| entry.file.as_mut());
+        let states = files.map(|file| &mut file.change_state);
+        let taken = states.filter_map(|state| {
+            if !matches!(state, ChangeState::Verifying(_)) {
+                return None;
+            }
+            match core::mem::replace(state, ChangeState::Changed) {
+                ChangeState::Verifying(verification) => Some(*verification),
+                _ => None,
+            }
+        });
+        taken.collect()
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const IDENTITY: Identity = Identity {
-        size_bytes: 1000,
-        modified: (50, 1),
-        changed: (60, 1),
-        attributes: (1, 0o100_644, 0, 0),
-    };
-
-    const PATH: Option<&[u8]> = Some(b"/srv/films/a");
-
-    fn before() -> Baseline {
-        Baseline {
-            identity: IDENTITY,
-            path_end: Some(PathEnd::of(b"/films/a")),
-        }
+/// The state of a file just opened, whose identity is known since before, and its witnesses: its ends, if it is
+/// young and they are cached.
+fn unchanged(
+    file: BorrowedFd<'_>,
+    identity: Identity,
+    path_end: Option<PathEnd>,
+) -> (ChangeState, Witnesses) {
+    let mut witnesses = Witnesses::default();
+    let since_1970 = SystemTime::UNIX_EPOCH.elapsed();
+    let now = since_1970.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    });
+    if identity.is_younger_than(YOUNG_SECONDS, now)
+        && let Some(ends) = page_cache::ends(file, identity.size_bytes())
+        // Like any read: what was read before a status that is the same is the file's.
+        && status(file).is_ok_and(|status| identity.is_same(&Seen::from(&status).identity))
+    {
+        witnesses.note_open(ends.first(), ends.last_start, ends.last());
     }
-
-    #[test]
-    fn a_changed_size_or_modification_time_means_written() {
-        let before = before();
-        assert!(!before.was_written(&IDENTITY, PATH));
-        let attributes = (0, 0, 0, 0);
-        for now in [
-            Identity {
-                size_bytes: 999,
-                ..IDENTITY
-            },
-            Identity {
-                modified: (50, 2),
-                ..IDENTITY
-            },
-            Identity {
-                modified: (49, 1),
-                ..IDENTITY
-            },
-        ] {
-            let now = Identity { attributes, ..now };
-            assert!(before.was_written(&now, PATH));
-            assert!(before.was_written(&now, Some(b"/srv/moved")));
-        }
-    }
-
-    #[test]
-    fn a_changed_ctime_means_written_unless_attributes_or_path_differ() {
-        let before = before();
-        let after = Identity {
-            changed: (60, 2),
-            ..IDENTITY
-        };
-        assert!(before.was_written(&after, PATH));
-        for attributes in [
-            (0, 0o100_644, 0, 0),
-            (2, 0o100_644, 0, 0),
-            (1, 0o100_600, 0, 0),
-            (1, 0o100_644, 1, 0),
-            (1, 0o100_644, 0, 1),
-        ] {
-            let now = Identity {
-                attributes,
-                ..after
-            };
-            assert!(!before.was_written(&now, PATH), "{attributes:?}");
-        }
-        let all = Some(PathEnd::of(b"/srv/films/a"));
-        for (path_end, path, is_written) in [
-            (before.path_end, "/srv/films/b", false),
-            (before.path_end, "/srv/old/a", false),
-            (before.path_end, "films/a", false),
-            (before.path_end, "/srv/old-films/a", false),
-            (before.path_end, "/films/a", true),
-            // The directory that is served was moved.
-            (before.path_end, "/srv2/films/a", true),
-            (all, "/srv/films/a", true),
-            (all, "/srv2/films/a", false),
-            (None, "/srv/films/b", true),
-        ] {
-            let before = Baseline { path_end, ..before };
-            let path = Some(path.as_bytes());
-            assert_eq!(before.was_written(&after, path), is_written, "{path:?}");
-        }
-        assert!(before.was_written(&after, None));
-    }
-
-    #[test]
-    fn a_file_is_untouched_if_size_and_times_are_the_same() {
-        let before = before();
-        assert!(before.is_untouched(&IDENTITY));
-        for now in [
-            Identity {
-                size_bytes: 1,
-                ..IDENTITY
-            },
-            Identity {
-                modified: (0, 0),
-                ..IDENTITY
-            },
-            Identity {
-                changed: (60, 2),
-                ..IDENTITY
-            },
-        ] {
-            assert!(!before.is_untouched(&now));
-        }
-    }
+    let baseline = Baseline { identity, path_end };
+    // `None`: even reads of the current round must be checked.
+    (ChangeState::Unchanged(baseline, None), witnesses)
 }

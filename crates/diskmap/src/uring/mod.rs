@@ -17,7 +17,7 @@
 //!
 //! A completion is matched to its command by index and generation, or counted as stale and ignored.
 //! An interrupted or partial command is reissued. Then the file is checked for changes (`files`), and
-//! the completion is handed out.
+//! the completion is handed out, or held until it is known whether the file was written (`held`).
 //!
 //! Dropping a `Uring` with commands in flight waits for them, for [`DRAIN_SECONDS_MAX`] at most.
 //! Their slots are then lost to the arena, which keeps its memory mapped while slots are missing: so
@@ -32,11 +32,16 @@
     reason = "UNSAFETY: hands addresses to the kernel, and asks it by ioctl"
 )]
 
+mod change;
 mod commands;
 mod files;
+mod held;
 mod limits;
+mod page_cache;
 mod ranges;
 mod runs;
+mod verification;
+mod witness;
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -50,8 +55,8 @@ use crate::{
     ClosedFile, Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read,
     Write, check_alignment,
 };
-use commands::{Command, CommandSlot, Commands, Verdict};
-use files::{Files, OpenFile};
+use commands::{Command, CommandSlot, Commands, Entered, Verdict};
+use files::{Check, Files, OpenFile};
 use runs::{AdjacentRead, Runs};
 
 /// Most commands enqueued or in flight.
@@ -142,6 +147,8 @@ pub struct Uring {
     runs: Runs,
     /// Completions that were taken from the ring and not handled yet: one of a run is several of the caller's.
     reaped: VecDeque<(u64, i32)>,
+    /// Completions that were held, to be handed out: their indexes, and how they end.
+    released: VecDeque<(u32, Command, Result<(), DiskError>)>,
     /// Reissued commands wait for a submission, which no caller will ask for.
     has_unsubmitted_reissues: bool,
     counters: Counters,
@@ -219,6 +226,7 @@ impl Uring {
             return_closed_files,
             closed: VecDeque::new(),
             still_registered: Vec::new(),
+            released: VecDeque::new(),
             has_unsubmitted_reissues: false,
             counters: Counters::default(),
         }
@@ -348,7 +356,8 @@ impl Uring {
         // that misses a token never unmaps. A Reading slot yields no references; of a Writing one
         // no mutable reference exists, because that needs the token. The descriptor is kept open
         // by the file table until no command names it. The places of a run stay where they are until the
-        // kernel has read them (`Runs`).
+        // kernel has read them (`Runs`). The memory that a verification is read into is its own, and stays until
+        // that read has ended (`Files::advance`), or for good if the disk is dropped before (`Drop`).
         unsafe { self.ring.push(entry) };
     }
 
@@ -362,11 +371,19 @@ impl Uring {
         Ok(())
     }
 
-    /// Handles a reaped completion; `None` if it is stale or its command is reissued. What is left of a run comes next.
+    /// Handles a reaped completion; `None` if it is stale, held, or its command is reissued. What is left of a run
+    /// comes next.
     fn finish(&mut self, arena: &Arena, user_data: u64, mut result: i32) -> Option<Completion> {
-        let Some((index, mut command)) = self.commands.take(user_data) else {
-            self.counters.disk_stale_completions += 1;
-            return None;
+        let (index, mut command) = match self.commands.take(user_data) {
+            Some((index, Entered::Command(command))) => (index, command),
+            Some((_, Entered::Verification(file))) => {
+                self.advance_verification(file, result);
+                return None;
+            }
+            None => {
+                self.counters.disk_stale_completions += 1;
+                return None;
+            }
         };
         if let Some(next) = command.next.take() {
             if [-libc::EINVAL, -libc::EOPNOTSUPP].contains(&result) {
@@ -376,38 +393,56 @@ impl Uring {
             (result, rest) = runs::deal(result, command.length_bytes);
             self.reaped.push_front((next, rest));
         }
-        let (size_bytes, block, is_range) = match command.file {
+        let (size_bytes, block) = match command.file {
             Some(file) => {
-                let file = self.files.at(file);
-                let limits = file.limits;
-                (limits.size_bytes, limits.block_bytes, file.is_range())
+                let limits = self.files.at(file).limits;
+                (limits.size_bytes, limits.block_bytes)
             }
-            None => (0, crate::BLOCK_BYTES_MIN, false),
+            None => (0, crate::BLOCK_BYTES_MIN),
         };
         let verdict = command.handle_result(result, size_bytes, block);
-        if is_range {
-            command.clip_read(size_bytes);
-        }
+        command.clip_read(size_bytes);
         let outcome = match verdict {
             Verdict::Reissue => {
                 self.counters.disk_reissued_commands += 1;
                 let entry = self.entry(arena, &command);
-                let user_data = self.commands.issue(index, command);
+                let user_data = self.commands.issue(index, Entered::Command(command));
                 self.push(&entry.user_data(user_data));
                 self.has_unsubmitted_reissues = true;
                 return None;
             }
-            Verdict::Done => self.check(&command),
-            Verdict::Short => self.check(&command).and(Err(DiskError::Io(libc::EIO))),
-            Verdict::Failed(error) => Err(error),
+            Verdict::Done => Ok(()),
+            Verdict::Short => Err(DiskError::Io(libc::EIO)),
+            Verdict::Failed(error) => return Some(self.end(arena, index, command, Err(error))),
         };
+        let outcome = match self.check(&command) {
+            Ok(Check::Same) => outcome,
+            Ok(Check::Unclear) => {
+                self.hold(index, command, outcome);
+                return None;
+            }
+            Err(error) => Err(error),
+        };
+        Some(self.end(arena, index, command, outcome))
+    }
+
+    /// Ends a command, whose index is free from now on.
+    fn end(
+        &mut self,
+        arena: &Arena,
+        index: u32,
+        command: Command,
+        outcome: Result<(), DiskError>,
+    ) -> Completion {
         self.commands.release(index);
-        if let Some(file) = command.file
+        let file = command.file;
+        let completion = self.complete(arena, command, outcome);
+        if let Some(file) = file
             && self.files.note_completion(file)
         {
             self.remove_file(file);
         }
-        Some(self.complete(command, outcome))
+        completion
     }
 
     /// Takes so many completions from the ring, or as many as a batch has; whether the ring may have more.
@@ -422,26 +457,36 @@ impl Uring {
     }
 
     /// Whether the bytes read may be handed out.
-    fn check(&mut self, command: &Command) -> Result<(), DiskError> {
+    fn check(&mut self, command: &Command) -> Result<Check, DiskError> {
         let Some(index) = command.file else {
-            return Ok(());
+            return Ok(Check::Same);
         };
         match command.slot {
             CommandSlot::Reading(_) => self.files.check(index),
             CommandSlot::Writing(_) => {
                 let end_bytes = command.offset_bytes + u64::from(command.done_bytes);
                 self.files.at(index).note_write(end_bytes);
-                Ok(())
+                Ok(Check::Same)
             }
         }
     }
 
-    fn complete(&mut self, command: Command, outcome: Result<(), DiskError>) -> Completion {
+    fn complete(
+        &mut self,
+        arena: &Arena,
+        command: Command,
+        outcome: Result<(), DiskError>,
+    ) -> Completion {
         let done_bytes = command.done_bytes;
         let result = match (outcome, command.slot) {
             (Ok(()), CommandSlot::Reading(slot)) => {
                 self.counters.disk_read_bytes += u64::from(done_bytes);
-                Ok(slot.into_filled(done_bytes))
+                let slot = slot.into_filled(done_bytes);
+                if let Some(index) = command.file {
+                    let file = self.files.at(index);
+                    file.note_handed_out(command.offset_bytes, || arena.payload(&slot));
+                }
+                Ok(slot)
             }
             (Ok(()), CommandSlot::Writing(slot)) => {
                 self.counters.disk_write_bytes += u64::from(done_bytes);
@@ -692,6 +737,12 @@ impl Disk for Uring {
         let mut consumed = 0;
         let mut may_have_more = true;
         while consumed < completions_max {
+            if let Some((index, command, outcome)) = self.released.pop_front() {
+                let completion = self.end(arena, index, command, outcome);
+                sink(arena, completion);
+                consumed += 1;
+                continue;
+            }
             if self.reaped.is_empty() && may_have_more {
                 may_have_more = self.reap(completions_max - consumed);
             }
@@ -705,6 +756,7 @@ impl Disk for Uring {
         }
         self.counters.disk_check_calls = self.files.check_calls;
         self.counters.disk_touched_files = self.files.touched_files;
+        self.counters.disk_verified_files = self.files.verified_files;
         if self.has_unsubmitted_reissues {
             // After a failure the next call tries again.
             let _ = self.submit();
@@ -734,6 +786,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         let mut batch = [(0, 0); BATCH_MAX];
         self.end_run();
+        let verifications = self.give_up_held();
         for _ in 0..DRAIN_SECONDS_MAX {
             // Each pass ends after a second without completions.
             while self.commands.len() > 0 {
@@ -745,9 +798,12 @@ impl Drop for Uring {
                 let ended = left.chain(batch[..reaped].iter().copied());
                 for (user_data, _) in ended {
                     let mut next = Some(user_data);
-                    while let Some((index, command)) = next.and_then(|it| self.commands.take(it)) {
+                    while let Some((index, entered)) = next.and_then(|it| self.commands.take(it)) {
                         self.commands.release(index);
-                        next = command.next;
+                        next = match entered {
+                            Entered::Command(command) => command.next,
+                            Entered::Verification(_) => None,
+                        };
                     }
                 }
                 if !waited && reaped == 0 {
@@ -757,7 +813,10 @@ impl Drop for Uring {
         }
         // By itself the kernel lets go of them some time after the ring is closed, and a device opened with
         // O_EXCL would be in use until then. With commands in flight it may wait for them.
-        if self.commands.len() == 0 && self.has_fixed_files {
+        if self.commands.len() > 0 {
+            // The kernel may still write to their memory.
+            core::mem::forget(verifications);
+        } else if self.has_fixed_files {
             let _ = self.ring.submitter().unregister_files();
         }
     }

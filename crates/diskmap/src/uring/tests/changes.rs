@@ -16,7 +16,7 @@ fn serving(size_bytes: u64) -> (Bench, PathBuf, FileIndex) {
     (bench, path, file)
 }
 
-fn overwrite(path: &Path, bytes: &[u8]) {
+pub(super) fn overwrite(path: &Path, bytes: &[u8]) {
     let file = OpenOptions::new()
         .write(true)
         .open(path)
@@ -178,7 +178,7 @@ fn a_file_that_cannot_change_is_not_checked() {
 }
 
 /// A file, opened and with its status, as the store passes it.
-fn known(path: &Path, block_bytes: u32) -> FileSource {
+pub(super) fn known(path: &Path, block_bytes: u32) -> FileSource {
     let file = File::from(super::descriptor(path, super::Mode::Direct));
     let meta = file.metadata().expect("an open file");
     let nanos = |nanos: i64| u32::try_from(nanos).expect("below 10^9");
@@ -203,8 +203,8 @@ fn known(path: &Path, block_bytes: u32) -> FileSource {
 }
 
 #[test]
-fn a_truncated_or_grown_file_has_changed() {
-    for size_bytes in [0, 1, 4096, 8191, 8193] {
+fn a_truncated_file_has_changed() {
+    for size_bytes in [0, 1, 4096, 8191] {
         let (mut bench, path, file) = serving(8192);
         let writer = OpenOptions::new()
             .write(true)

@@ -1,0 +1,277 @@
+//! The verification of a file whose status does not tell whether it was written: its witnesses are read again,
+//! one after the other, and its completions are held meanwhile.
+//!
+//! **What was read before the status was asked is handed out if the witnesses, read after it, agree.** That status
+//! is then the one to compare with. So a verification takes [`WITNESSES_MAX`] reads at most, however often the
+//! file grows meanwhile; completions that came after its status wait for it, and are checked anew when it
+//! ends.
+//!
+//! The reads are commands of the ring. They take the place of the first completion held in the table of
+//! commands, so there is room for them, and the file stays open. It refuses to know the ring or the file: it says what
+//! is to be read, and is told what came. Bounded by [`TRIES_MAX`] for a read that is interrupted, two blocks of
+//! memory, and the file's commands in flight.
+
+use std::ops::Range;
+
+use super::change::Baseline;
+use super::commands::Command;
+use super::witness::{Agreed, WITNESSES_MAX, Witnesses};
+use crate::DiskError;
+use memory::SLOT_ALIGNMENT_BYTES;
+
+/// How often one read is tried that the kernel interrupts.
+const TRIES_MAX: u8 = 16;
+
+const _: () = assert!(WITNESSES_MAX < TRIES_MAX as usize, "each is read");
+
+/// A completion that waits for the end of a verification.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// Its place in the table of commands.
+    pub(super) index: u32,
+    pub(super) command: Command,
+    /// How it ends if the file is the same.
+    pub(super) outcome: Result<(), DiskError>,
+    /// When it was reaped.
+    pub(super) round: u64,
+}
+
+/// What follows after a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// [`Verification::target`] is to be read.
+    Read,
+    /// All agree: what was read before the status is the file's.
+    Same,
+    /// It was written.
+    Changed,
+    /// It cannot be read: nothing is known.
+    Failed(DiskError),
+}
+
+/// A verification under way.
+#[derive(Debug)]
+pub(super) struct Verification {
+    /// The status that was compared with: again the one if nothing can be found out.
+    pub(super) before: Baseline,
+    /// The status that it is about.
+    pub(super) status: Baseline,
+    /// Completions reaped in this round or before were read before that status.
+    pub(super) round: u64,
+    /// The file is written by this disk itself since: nothing is to be compared.
+    pub(super) is_moot: bool,
+    agreed: Agreed,
+    /// The blocks being read.
+    blocks: Range<u64>,
+    tries: u8,
+    /// The kernel writes to it while a command is in flight; as long as two blocks and what aligns them.
+    memory: Vec<u8>,
+    held: Vec<Held>,
+}
+
+impl Verification {
+    /// Of a file with these witnesses; `None` if it has none.
+    pub(super) fn begin(
+        before: Baseline,
+        status: Baseline,
+        round: u64,
+        witnesses: &Witnesses,
+        block_bytes: u32,
+    ) -> Option<Self> {
+        let agreed = Agreed::default();
+        let blocks = witnesses.next_blocks(agreed, block_bytes)?;
+        let length = 2 * block_bytes as usize + SLOT_ALIGNMENT_BYTES as usize;
+        Some(Self {
+            before,
+            status,
+            round,
+            is_moot: false,
+            agreed,
+            blocks,
+            tries: 0,
+            memory: vec![0; length],
+            held: Vec::new(),
+        })
+    }
+
+    /// Holds a completion; whether it is the first, in whose place the reads are.
+    pub(super) fn hold(&mut self, held: Held) -> bool {
+        self.held.push(held);
+        self.held.len() == 1
+    }
+
+    /// The place in the table of commands for the reads.
+    pub(super) fn carrier(&self) -> Option<u32> {
+        self.held.first().map(|held| held.index)
+    }
+
+    /// What is to be read: from where in the file, to where, and how many bytes.
+    pub(super) fn target(&mut self) -> (u64, *mut u8, u32) {
+        let length = u32::try_from(self.blocks.end - self.blocks.start);
+        let length = length.expect("invariant: a witness is in two blocks, which slots limit");
+        let start = self.blocks.start;
+        let memory = self.aligned();
+        debug_assert!(length as usize <= memory.len());
+        (start, memory.as_mut_ptr(), length)
+    }
+
+    fn aligned(&mut self) -> &mut [u8] {
+        let start = self
+            .memory
+            .as_ptr()
+            .align_offset(SLOT_ALIGNMENT_BYTES as usize);
+        self.memory.get_mut(start..).unwrap_or_default()
+    }
+
+    /// The read ended with a number of bytes, or an error of the kernel's, negative.
+    pub(super) fn advance(
+        &mut self,
+        result: i32,
+        witnesses: &Witnesses,
+        block_bytes: u32,
+    ) -> Progress {
+        if self.is_moot {
+            return Progress::Same;
+        }
+        let Ok(bytes) = usize::try_from(result) else {
+            let errno = result.saturating_neg();
+            self.tries += 1;
+            let is_transient = errno == libc::EAGAIN || errno == libc::EINTR;
+            return if is_transient && self.tries < TRIES_MAX {
+                Progress::Read
+            } else {
+                Progress::Failed(DiskError::Io(errno))
+            };
+        };
+        self.tries = 0;
+        let (start, mut agreed) = (self.blocks.start, self.agreed);
+        let memory = self.aligned();
+        let read = &memory[..bytes.min(memory.len())];
+        // If the read is too short for its witness, the file ends before it.
+        let is_same = witnesses.compare(&mut agreed, start, read);
+        self.agreed = agreed;
+        if !is_same {
+            return Progress::Changed;
+        }
+        match witnesses.next_blocks(self.agreed, block_bytes) {
+            Some(blocks) => {
+                self.blocks = blocks;
+                Progress::Read
+            }
+            None => Progress::Same,
+        }
+    }
+
+    /// The places in the table of commands of those that only wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.held.iter().skip(1).map(|held| held.index)
+    }
+
+    /// Those held, in the order in which they came.
+    pub(super) fn into_held(self) -> Vec<Held> {
+        self.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::change::{Baseline, Identity};
+    use super::*;
+    use crate::FileStatus;
+
+    const BLOCK: u32 = 4096;
+
+    fn baseline(size_bytes: u64) -> Baseline {
+        let status = FileStatus {
+            size_bytes,
+            ..FileStatus::default()
+        };
+        Baseline {
+            identity: Identity::from(&status),
+            path_end: None,
+        }
+    }
+
+    /// A file of two blocks that was read whole: witnesses in both.
+    fn verifying() -> (Verification, Witnesses, Vec<u8>) {
+        let content: Vec<u8> = (0..=250).cycle().take(8192).collect();
+        let mut witnesses = Witnesses::default();
+        witnesses.note_read(0, || &content);
+        let begun = Verification::begin(baseline(8192), baseline(9000), 7, &witnesses, BLOCK);
+        (begun.expect("there are witnesses"), witnesses, content)
+    }
+
+    /// Reads what is wanted from `content`, as the kernel does.
+    fn read(verification: &mut Verification, content: &[u8]) -> i32 {
+        let (start, _, length) = verification.target();
+        let start = usize::try_from(start).expect("a short file");
+        let part = &content[start.min(content.len())..];
+        let part = &part[..part.len().min(length as usize)];
+        verification.aligned()[..part.len()].copy_from_slice(part);
+        i32::try_from(part.len()).expect("two blocks at most")
+    }
+
+    fn run(now: &[u8]) -> (usize, Progress) {
+        let (mut verification, witnesses, _) = verifying();
+        for reads in 1..=WITNESSES_MAX {
+            let result = read(&mut verification, now);
+            let progress = verification.advance(result, &witnesses, BLOCK);
+            if progress != Progress::Read {
+                return (reads, progress);
+            }
+        }
+        panic!("it ends after as many reads as there are witnesses");
+    }
+
+    #[test]
+    fn it_ends_when_all_witnesses_agree_or_one_does_not() {
+        let (.., content) = verifying();
+        let grown = [content.clone(), vec![0; 5000]].concat();
+        let with = |at: usize| {
+            let mut content = content.clone();
+            content[at] ^= 1;
+            content
+        };
+        for (now, expected) in [
+            (content.clone(), (2, Progress::Same)),
+            (grown, (2, Progress::Same)),
+            (with(0), (1, Progress::Changed)),
+            (with(300), (2, Progress::Same)),
+            (with(8191), (2, Progress::Changed)),
+            (content[..8191].to_vec(), (2, Progress::Changed)),
+            (content[..255].to_vec(), (1, Progress::Changed)),
+            (Vec::new(), (1, Progress::Changed)),
+        ] {
+            assert_eq!(run(&now), expected, "{} bytes", now.len());
+        }
+    }
+
+    #[test]
+    fn an_interrupted_read_is_tried_again_and_a_failed_one_is_not() {
+        for errno in [libc::EAGAIN, libc::EINTR] {
+            let (mut verification, witnesses, _) = verifying();
+            for _ in 1..TRIES_MAX {
+                let progress = verification.advance(-errno, &witnesses, BLOCK);
+                assert_eq!(progress, Progress::Read);
+            }
+            let progress = verification.advance(-errno, &witnesses, BLOCK);
+            assert_eq!(progress, Progress::Failed(DiskError::Io(errno)));
+        }
+        let (mut verification, witnesses, _) = verifying();
+        let progress = verification.advance(-libc::EIO, &witnesses, BLOCK);
+        assert_eq!(progress, Progress::Failed(DiskError::Io(libc::EIO)));
+    }
+
+    #[test]
+    fn a_file_that_the_disk_writes_itself_is_not_compared() {
+        let (mut verification, witnesses, _) = verifying();
+        verification.is_moot = true;
+        assert_eq!(verification.advance(0, &witnesses, BLOCK), Progress::Same);
+    }
+
+    #[test]
+    fn without_a_witness_there_is_none() {
+        let none = Witnesses::default();
+        assert!(Verification::begin(baseline(1), baseline(2), 0, &none, BLOCK).is_none());
+    }
+}
