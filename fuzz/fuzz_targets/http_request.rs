@@ -3,6 +3,7 @@
 //! ranges lie within the object.
 #![no_main]
 
+use clock::UnixTime;
 use http::{
     HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal, ReplyConfig,
     ReplyOptions, Request, TARGET_BYTES_MAX, error_reply, parse_request, redirect_reply, reply,
@@ -84,8 +85,15 @@ fn check_reply(request: &Request<'_>, object: u8, options: &ReplyOptions<'_>) {
     let size_bytes = [0, 1, 1000, i64::MAX.unsigned_abs()][usize::from(object % 4)];
     let meta = ObjectMeta {
         size_bytes,
-        modified_unix_seconds: 784_111_777,
-        entity_tag: "\"a\"".to_owned(),
+        modified: UnixTime {
+            seconds: 784_111_777,
+            nanos: 5,
+        },
+        seen: UnixTime {
+            seconds: 784_111_777 + i64::from(object >> 6) - 1,
+            nanos: 6,
+        },
+        content_hash: (object & 32 != 0).then_some([0xa5; 16]),
         content_type: (object % 8 > 3).then(|| "video/mp4".into()),
     };
     let (mut text, mut parts) = (Vec::new(), Vec::new());

@@ -2,6 +2,9 @@
 //!
 //! It refuses to read a clock. `server` reads one once per loop and hands the value down as an
 //! argument; the simulator hands down a virtual one. A `u64` of nanoseconds lasts 584 years.
+//!
+//! [`UnixTime`] is for what people and file systems date: replies and files. It is no [`Instant`],
+//! because the wall clock may be set at any time.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -62,6 +65,30 @@ impl Instant {
     }
 }
 
+/// A moment by the wall clock: since 1970-01-01, UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct UnixTime {
+    /// Seconds; negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds, below 10^9.
+    pub nanos: u32,
+}
+
+impl UnixTime {
+    /// Whole seconds since 1970; 0 before.
+    #[must_use]
+    pub fn whole_seconds(self) -> u64 {
+        u64::try_from(self.seconds).unwrap_or(0)
+    }
+
+    /// Nanoseconds from `earlier` to `self`; negative if `earlier` is later.
+    #[must_use]
+    pub fn nanos_since(self, earlier: Self) -> i128 {
+        let nanos = |time: Self| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
+        nanos(self) - nanos(earlier)
+    }
+}
+
 /// The earlier of two moments, if there is one.
 #[must_use]
 pub fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
@@ -99,7 +126,7 @@ impl AddAssign<Duration> for Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Instant, earlier};
+    use super::{Duration, Instant, UnixTime, earlier};
 
     #[test]
     fn the_earlier_of_two_moments_is_the_only_one_if_there_is_one() {
@@ -107,6 +134,28 @@ mod tests {
         assert_eq!((earlier(one, two), earlier(two, one)), (one, one));
         assert_eq!((earlier(None, two), earlier(two, None)), (two, two));
         assert_eq!(earlier(None, None), None);
+    }
+
+    #[test]
+    fn wall_clock_times_differ_by_nanoseconds_either_way() {
+        let time = |seconds, nanos| UnixTime { seconds, nanos };
+        for (later, earlier, nanos) in [
+            (time(1, 0), time(0, 999_999_999), 1),
+            (time(0, 999_999_999), time(1, 0), -1),
+            (time(0, 0), time(-1, 5), 999_999_995),
+            (time(7, 7), time(7, 7), 0),
+            (
+                time(i64::MAX, u32::MAX),
+                time(i64::MIN, 0),
+                i128::from(u64::MAX) * 1_000_000_000 + i128::from(u32::MAX),
+            ),
+        ] {
+            assert_eq!(later.nanos_since(earlier), nanos, "{later:?} {earlier:?}");
+        }
+        assert_eq!(
+            (time(-1, 9).whole_seconds(), time(5, 9).whole_seconds()),
+            (0, 5)
+        );
     }
 
     #[test]

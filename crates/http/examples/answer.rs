@@ -7,6 +7,7 @@
 
 use std::io::Read;
 
+use clock::UnixTime;
 use http::{ObjectMeta, Parsed, Part, ReplyConfig, ReplyOptions, error_reply, parse_request};
 
 fn main() -> std::io::Result<()> {
@@ -35,8 +36,15 @@ fn main() -> std::io::Result<()> {
         Parsed::Complete { request, .. } => {
             let object = ObjectMeta {
                 size_bytes: 1000,
-                modified_unix_seconds: 1_600_000_000,
-                entity_tag: "\"1\"".to_owned(),
+                modified: UnixTime {
+                    seconds: 1_600_000_000,
+                    nanos: 0,
+                },
+                seen: UnixTime {
+                    seconds: 1_700_000_000,
+                    nanos: 0,
+                },
+                content_hash: None,
                 content_type: None,
             };
             http::reply(&request, &object, &options, &mut text, &mut parts)

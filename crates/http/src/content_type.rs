@@ -28,11 +28,15 @@ pub const EXTENSION_BYTES_MAX: usize = 16;
 /// RFC 8216 s4: `.m3u8` is `application/vnd.apple.mpegurl`. ISO/IEC 23009-1 (DASH): `.mpd` is
 /// `application/dash+xml`, `.m4s` segments are `video/iso.segment`. ISO/IEC 23000-19 (CMAF) names
 /// `.cmfv`, `.cmfa`, `.cmft` and `.cmfm`, whose contents are ISO base media (RFC 4337: `video/mp4`,
-/// `audio/mp4`, `application/mp4`). RFC 3555 registers `video/MP2T`. A `.key` is the key of HLS
+/// `audio/mp4`, `application/mp4`). `.ism` and `.ismc` are manifests of Smooth Streaming, `.dcsm` those of
+/// DASH's content steering. RFC 3555 registers `video/MP2T`. A `.key` is the key of HLS
 /// segments (16 bytes), not a slide show.
-const MEDIA_TYPES: [(&str, &str); 33] = [
+const MEDIA_TYPES: [(&str, &str); 36] = [
     ("m3u8", "application/vnd.apple.mpegurl"),
     ("mpd", "application/dash+xml"),
+    ("ism", SMOOTH_MANIFEST),
+    ("ismc", SMOOTH_MANIFEST),
+    ("dcsm", "application/json"),
     ("m4s", "video/iso.segment"),
     ("mp4", "video/mp4"),
     ("m4v", "video/mp4"),
@@ -91,28 +95,51 @@ impl<'a> ContentType<'a> {
         self.parts().iter().map(|part| part.len()).sum()
     }
 
-    /// The default `Cache-Control`; `None`: the field is not sent.
+    /// What caches are told by default; `None`: nothing.
     ///
-    /// A playlist may change at any time and is small: a cache asks each time, and mostly gets 304.
-    /// Media are replaced under new names, so a cache may keep them for an hour.
-    pub(crate) fn cache_control(self) -> Option<&'static str> {
+    /// A playlist or manifest may change at any time and is small. JSON is one, or next to one: manifests of
+    /// content steering, lists of interstitials, which no name tells from others.
+    ///
+    /// Media mostly stay what they are. But an encoder that starts again gives its initialization segment and
+    /// its first segments the same names as before.
+    pub(crate) fn caching(self) -> Option<Caching> {
         match self.name {
             "application/vnd.apple.mpegurl"
             | "audio/mpegurl"
             | "audio/x-mpegurl"
-            | "application/dash+xml" => Some("no-cache"),
+            | "application/dash+xml"
+            | SMOOTH_MANIFEST
+            | "application/vnd.apple.steering-list"
+            | "application/json" => Some(Caching::Revalidated),
             "application/mp4" | "application/ttml+xml" | "application/x-subrip" | "text/vtt" => {
-                Some(MEDIA_CACHE_CONTROL)
+                Some(Caching::ByAge)
             }
             name if name.starts_with("video/") || name.starts_with("audio/") => {
-                Some(MEDIA_CACHE_CONTROL)
+                Some(Caching::ByAge)
             }
             _ => None,
         }
     }
 }
 
-const MEDIA_CACHE_CONTROL: &str = "public, max-age=3600";
+const SMOOTH_MANIFEST: &str = "application/vnd.ms-sstr+xml";
+
+/// How caches may use what they keep of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Caching {
+    /// They ask each time, and mostly get 304.
+    Revalidated,
+    /// For as long as the object has been unchanged so far, but at least for [`MAX_AGE_SECONDS_MIN`] and at
+    /// most for [`MAX_AGE_SECONDS_MAX`].
+    ByAge,
+}
+
+/// Caches such as nginx and Varnish do not keep at all what is stale when it comes, and so would pass on
+/// every request for a live segment in its first second.
+pub(crate) const MAX_AGE_SECONDS_MIN: u64 = 1;
+
+/// An hour.
+pub(crate) const MAX_AGE_SECONDS_MAX: u64 = 3600;
 
 impl fmt::Display for ContentType<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -344,24 +371,33 @@ mod tests {
 
     #[test]
     fn playlists_are_asked_for_anew_and_media_are_kept() {
-        let types = ContentTypes::default();
-        for (path, said) in [
-            ("/a.m3u8", Some("no-cache")),
-            ("/a.m3u", Some("no-cache")),
-            ("/a.mpd", Some("no-cache")),
-            ("/a.ts", Some("public, max-age=3600")),
-            ("/a.m4s", Some("public, max-age=3600")),
-            ("/a.mp4", Some("public, max-age=3600")),
-            ("/a.cmft", Some("public, max-age=3600")),
-            ("/a.aac", Some("public, max-age=3600")),
-            ("/a.vtt", Some("public, max-age=3600")),
-            ("/a.srt", Some("public, max-age=3600")),
+        let mut types = ContentTypes::default();
+        types
+            .insert("steer", "application/vnd.apple.steering-list")
+            .unwrap();
+        let (revalidated, by_age) = (Some(Caching::Revalidated), Some(Caching::ByAge));
+        for (path, caching) in [
+            ("/a.m3u8", revalidated),
+            ("/a.m3u", revalidated),
+            ("/a.mpd", revalidated),
+            ("/a.ism", revalidated),
+            ("/a.ismc", revalidated),
+            ("/steering.json", revalidated),
+            ("/a.dcsm", revalidated),
+            ("/a.steer", revalidated),
+            ("/a.ts", by_age),
+            ("/a.m4s", by_age),
+            ("/init.mp4", by_age),
+            ("/a.cmft", by_age),
+            ("/a.aac", by_age),
+            ("/a.vtt", by_age),
+            ("/a.srt", by_age),
             ("/a.html", None),
             ("/a.key", None),
             ("/a.jpg", None),
             ("/a", None),
         ] {
-            assert_eq!(types.of(path).cache_control(), said, "{path}");
+            assert_eq!(types.of(path).caching(), caching, "{path}");
         }
     }
 }

@@ -29,6 +29,9 @@ mod reply;
 mod request;
 mod status;
 mod target;
+mod validators;
+
+use clock::UnixTime;
 
 pub use content_type::{
     CONTENT_TYPE_BYTES_MAX, ContentTypeProblem, ContentTypes, EXTENSION_BYTES_MAX, OWN_TYPES_MAX,
@@ -51,11 +54,13 @@ pub use status::Status;
 pub struct ObjectMeta {
     /// Size, bytes.
     pub size_bytes: u64,
-    /// Last modification, Unix seconds.
-    pub modified_unix_seconds: u64,
-    /// Strong entity tag with its quotes (RFC 9110 s8.8.3), ASCII, at most
-    /// [`ENTITY_TAG_BYTES_MAX`] bytes.
-    pub entity_tag: String,
+    /// Last modification.
+    pub modified: UnixTime,
+    /// The wall clock's time, read before the rest of this was read from the object: what is written
+    /// to it later is dated then or later.
+    pub seen: UnixTime,
+    /// Stands for its content, if that was hashed: two objects with the same hash are the same.
+    pub content_hash: Option<[u8; 16]>,
     /// Its content type, if it was stored with one; otherwise its name says it. One that is no
     /// `type/subtype` is ignored.
     pub content_type: Option<Box<str>>,
@@ -63,6 +68,3 @@ pub struct ObjectMeta {
 
 /// The object that stands for a directory.
 pub const INDEX_NAME: &str = "index.html";
-
-/// Longest entity tag an object may have, quotes included.
-pub const ENTITY_TAG_BYTES_MAX: usize = 64;

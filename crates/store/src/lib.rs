@@ -278,35 +278,6 @@ pub struct Metadata {
     pub content: Option<[u8; 16]>,
 }
 
-impl Metadata {
-    /// Modification time in whole Unix seconds, 0 for anything before 1970: for `Last-Modified`.
-    #[must_use]
-    pub fn modified_unix_seconds(&self) -> u64 {
-        u64::try_from(self.modified.seconds).unwrap_or(0)
-    }
-
-    /// A strong entity tag (RFC 9110 s8.8.3): modification time in whole seconds and size, in hex.
-    /// At most [`ENTITY_TAG_BYTES_MAX`] bytes with its quotes.
-    ///
-    /// A copy with the same times (`cp -p`, `rsync -t`) on another server has the same tag, so that
-    /// a download begun there can be resumed here; nginx builds the same tag. Content of the same
-    /// size written within the same second has the same tag, too: whether a file has changed since
-    /// open is decided by all of [`Metadata`], never by the tag.
-    ///
-    /// If the content was hashed, the tag is the hash in hex: the same content has the same tag wherever
-    /// it is stored.
-    #[must_use]
-    pub fn entity_tag(&self) -> String {
-        if let Some(content) = self.content {
-            return format!("\"{:032x}\"", u128::from_be_bytes(content));
-        }
-        format!("\"{:x}-{:x}\"", self.modified.seconds, self.size_bytes)
-    }
-}
-
-/// Longest [`Metadata::entity_tag`], bytes: two numbers of 64 bits in hex, two quotes, a hyphen.
-pub const ENTITY_TAG_BYTES_MAX: usize = 2 * 16 + 3;
-
 /// An object found: one use of it, which [`Store::release`] ends.
 #[derive(Debug)]
 #[must_use = "a use that is never released keeps a descriptor open"]

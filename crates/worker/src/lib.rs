@@ -43,7 +43,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, UnixTime};
 use counters::{CounterSet as _, Gauge, counters};
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
@@ -248,10 +248,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
         }
     }
 
-    /// Tells the wall clock's time, Unix seconds, which replies are dated with; see
-    /// [`Conductor::set_unix_seconds`].
-    pub const fn set_unix_seconds(&mut self, unix_seconds: u64) {
-        self.conductor.set_unix_seconds(unix_seconds);
+    /// Tells the wall clock's time, which replies are dated with ([`Conductor::set_unix_seconds`]) and from
+    /// which the age of files is reckoned: to be called right before each round. A clock that is ahead of
+    /// the one that the kernel dates files by would call files older than they are.
+    pub fn set_unix_time(&mut self, unix_time: UnixTime) {
+        self.conductor.set_unix_seconds(unix_time.whole_seconds());
+        self.objects.set_unix_time(unix_time);
     }
 
     /// From now on `log` is told of every request.

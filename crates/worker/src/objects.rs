@@ -14,12 +14,11 @@
 //!
 //! Bounds: [`Store::handles_max`] handles, allocated at start; one waiting look-up for each
 //! connection and one pending answer for each look-up of the store, both allocated when first
-//! needed; [`FAULTS_MAX`] faults; [`DEVICES_MAX`] devices. Each answer allocates its entity tag,
-//! which goes to the conductor.
+//! needed; [`FAULTS_MAX`] faults; [`DEVICES_MAX`] devices.
 
 use std::collections::VecDeque;
 
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, UnixTime};
 use counters::counters;
 use diskmap::nvme::NamespaceRange;
 use diskmap::{
@@ -92,6 +91,8 @@ pub(super) struct Objects {
     devices: Vec<u64>,
     /// What went wrong, the oldest first.
     faults: VecDeque<ObjectFault>,
+    /// The wall clock, read before this round.
+    unix_time: UnixTime,
     counters: LookupCounters,
 }
 
@@ -107,6 +108,8 @@ struct WaitQueue {
 pub(super) struct LookupRequest {
     plan: LookupPlan,
     requested_at: Instant,
+    /// When the store was asked last.
+    asked_at: UnixTime,
 }
 
 counters! {
@@ -145,12 +148,18 @@ impl Objects {
             waiting_max,
             devices: Vec::with_capacity(DEVICES_MAX),
             faults: VecDeque::with_capacity(FAULTS_MAX),
+            unix_time: UnixTime::default(),
             counters: LookupCounters::default(),
         }
     }
 
     pub(super) const fn counters(&self) -> &LookupCounters {
         &self.counters
+    }
+
+    /// Tells the wall clock's time, from which the age of a file is reckoned that is looked at later.
+    pub(super) const fn set_unix_time(&mut self, unix_time: UnixTime) {
+        self.unix_time = unix_time;
     }
 
     pub(super) const fn store(&self) -> &Store {
@@ -169,8 +178,12 @@ impl Objects {
         disk: &mut D,
         plan: LookupPlan,
     ) -> Option<(LookupToken, LookupAnswer)> {
-        let requested_at = now;
-        self.ask(now, disk, LookupRequest { plan, requested_at })
+        let request = LookupRequest {
+            plan,
+            requested_at: now,
+            asked_at: self.unix_time,
+        };
+        self.ask(now, disk, request)
     }
 
     /// The oldest waiting look-up whose device has room or whose deadline has passed, to be tried
@@ -209,12 +222,13 @@ impl Objects {
         &mut self,
         now: Instant,
         disk: &mut D,
-        request: LookupRequest,
+        mut request: LookupRequest,
     ) -> Option<(LookupToken, LookupAnswer)> {
         if request.is_overdue(now) {
             return Some(self.refuse_for_want_of_room(request));
         }
-        let LookupRequest { plan, .. } = &request;
+        request.asked_at = self.unix_time;
+        let LookupRequest { plan, asked_at, .. } = &request;
         let index = self.vacant.last().copied().unwrap_or(self.pending.len());
         let mut answer = self.store.look_up(now, token_of(index), &plan.path);
         if let LookUp::Ready(found) = &answer
@@ -224,7 +238,7 @@ impl Objects {
             answer = self.store.look_up(now, token_of(index), &plan.path);
         }
         let answer = match answer {
-            LookUp::Ready(found) => self.admit(disk, found),
+            LookUp::Ready(found) => self.admit(disk, found, *asked_at),
             LookUp::Refused(StoreRefusal::Full(device)) => {
                 return self.wait_for_room(device, request);
             }
@@ -295,7 +309,7 @@ impl Objects {
         loop {
             let (name, result) = self.store.poll_answer(now)?;
             let request = self.take_pending(name);
-            let LookupRequest { plan, .. } = &request;
+            let LookupRequest { plan, asked_at, .. } = &request;
             let answer = match result {
                 Ok(found) if self.needs_reopen(&found) => {
                     self.retire_and_release(found.handle);
@@ -304,7 +318,7 @@ impl Objects {
                         None => continue,
                     }
                 }
-                Ok(found) => self.admit(disk, found),
+                Ok(found) => self.admit(disk, found, *asked_at),
                 Err(StoreRefusal::Full(device)) => match self.wait_for_room(device, request) {
                     Some(answer) => return Some(answer),
                     None => continue,
@@ -405,8 +419,8 @@ impl Objects {
         is_any
     }
 
-    /// Opens a found object in the disk, unless it is open, and describes it.
-    fn admit<D: Disk>(&mut self, disk: &mut D, found: Found) -> LookupAnswer {
+    /// Opens a found object in the disk, unless it is open, and describes it as it was `seen`.
+    fn admit<D: Disk>(&mut self, disk: &mut D, found: Found, seen: UnixTime) -> LookupAnswer {
         let Found {
             handle,
             opened,
@@ -434,8 +448,12 @@ impl Objects {
             handle: ObjectHandle(handle),
             meta: http::ObjectMeta {
                 size_bytes: metadata.size_bytes,
-                modified_unix_seconds: metadata.modified_unix_seconds(),
-                entity_tag: metadata.entity_tag(),
+                modified: UnixTime {
+                    seconds: metadata.modified.seconds,
+                    nanos: metadata.modified.nanos,
+                },
+                seen,
+                content_hash: metadata.content,
                 content_type: self.store.content_type(handle).map(Into::into),
             },
             block_bytes: limits.block_bytes,

@@ -20,7 +20,7 @@ use link::sim::{SimConfig as LinkConfig, SimLink, SimPort};
 use link::{Capabilities, Link as _};
 use memory::{Arena, ArenaConfig, PageKind};
 use session::{Conductor, Stray};
-use store::{Catalogue, CatalogueEntry, Metadata, Store, StoreConfig};
+use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
 use wire::{
     ChecksumState, HEADERS_BYTES_MAX, Incoming, MacAddress, Route, SeqNumber, TcpChecksum,
     TcpFlags, TcpOptions, TcpRepr,
@@ -41,6 +41,11 @@ pub(crate) const HTTPS_PORT: u16 = 443;
 pub const CONNECTIONS_MAX: usize = 4;
 /// Bytes of the file served.
 pub(crate) const FILE_BYTES: u64 = 300_000;
+/// When all files were modified last.
+pub(crate) const MODIFIED: FileTime = FileTime {
+    seconds: 1_600_000_000,
+    nanos: 7,
+};
 /// Read buffers.
 pub(crate) const SLOTS: u32 = 16;
 /// Every read takes this long.
@@ -140,6 +145,7 @@ pub(crate) fn store(setup: &Setup) -> Store {
     for file in 0..setup.files {
         let metadata = Metadata {
             size_bytes: FILE_BYTES,
+            modified: MODIFIED,
             inode: file.into(),
             device: setup.device_of(file).into(),
             ..Metadata::default()

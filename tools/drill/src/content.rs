@@ -3,6 +3,7 @@
 //!
 //! It refuses replies that are not 200: every reply is the head and then the whole object.
 
+use clock::UnixTime;
 use http::{ExtraFields, ObjectMeta, ReplyConfig};
 use session::Object;
 
@@ -106,14 +107,22 @@ pub(crate) fn request(setup: &Setup) -> Vec<u8> {
     format!("{start}{filler}{end}").into_bytes()
 }
 
+fn unix_time(unix_seconds: u64) -> UnixTime {
+    UnixTime {
+        seconds: unix_seconds.cast_signed(),
+        nanos: 0,
+    }
+}
+
 /// The object as the store has it.
 pub(crate) fn object(setup: &Setup) -> Object {
     Object {
         handle: server::OBJECT,
         meta: ObjectMeta {
             size_bytes: setup.object_bytes,
-            modified_unix_seconds: UNIX_SECONDS - 1000,
-            entity_tag: "\"tag\"".into(),
+            modified: unix_time(UNIX_SECONDS - 1000),
+            seen: unix_time(UNIX_SECONDS),
+            content_hash: None,
             content_type: None,
         },
         block_bytes: setup.block_bytes,

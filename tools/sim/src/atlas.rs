@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, UnixTime};
 use diskmap::Disk;
 use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk};
 use link::Link;
@@ -272,12 +272,16 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
     }
 }
 
-/// A wall clock that jumps to another decade each second: only the `Date` of replies may depend on
-/// it.
-fn wall_clock(now: Instant) -> u64 {
+/// A wall clock that jumps to another decade each second: only what replies say of dates, and of validators,
+/// may depend on it.
+fn wall_clock(now: Instant) -> UnixTime {
     const DECADE_SECONDS: u64 = 10 * 365 * 86_400;
     let seconds = now.as_millis() / 1000;
-    seconds + (seconds * 7 % 20) * DECADE_SECONDS
+    let seconds = seconds + (seconds * 7 % 20) * DECADE_SECONDS;
+    UnixTime {
+        seconds: seconds.cast_signed(),
+        nanos: 0,
+    }
 }
 
 /// The secret of the server; if sequence numbers are to wrap, one with which those of the first
@@ -312,7 +316,7 @@ fn server_seed(scenario: &Scenario) -> [u8; 32] {
 
 impl Server for Atlas {
     fn step(&mut self, now: Instant) -> bool {
-        self.worker.set_unix_seconds(wall_clock(now));
+        self.worker.set_unix_time(wall_clock(now));
         match self.worker.step(now) {
             Ok(step) => {
                 self.next_timeout = step.next_timeout;

@@ -1,11 +1,13 @@
 //! Conditional requests (RFC 9110 s13): whether the answer is the object, 304, or 412.
 //!
-//! An object has a strong entity tag and a modification time in whole seconds. An invalid
-//! date is ignored (RFC 9110 s13.1.3 and s13.1.4).
+//! What an object is compared by are its [`Validators`]. One that is young has no date to be compared
+//! with, and no strong tag: so no condition gets it a 304 but the tag of that very moment, and none a
+//! part of it. An invalid date is ignored (RFC 9110 s13.1.3 and s13.1.4).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::ObjectMeta;
+use crate::validators::{EntityTag, Validators};
 
 /// The condition fields of a request, as they came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,42 +23,52 @@ pub(crate) struct Conditions<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Proceed,
-    NotModified,
+    /// The client has the content of now, under these validators.
+    NotModified(Validators),
     PreconditionFailed,
 }
 
 impl Conditions<'_> {
     /// RFC 9110 s13.2.2, steps 1 to 4, for a `GET` or `HEAD`.
-    pub(crate) fn evaluate(&self, object: &ObjectMeta) -> Verdict {
-        let modified = object.modified_unix_seconds;
+    /// `now` are the object's validators.
+    pub(crate) fn evaluate(&self, object: &ObjectMeta, now: &Validators) -> Verdict {
         if let Some(tags) = self.if_match {
-            if !any_tag_matches(tags, object, Comparison::Strong) {
+            if tags != b"*" && !any_tag_matches(tags, now.tag, Comparison::Strong) {
                 return Verdict::PreconditionFailed;
             }
         } else if let Some(date) = self.if_unmodified_since.and_then(unix_seconds_of)
-            && modified > date
+            && object.modified.whole_seconds() > date
         {
             return Verdict::PreconditionFailed;
         }
         if let Some(tags) = self.if_none_match {
-            if any_tag_matches(tags, object, Comparison::Weak) {
-                return Verdict::NotModified;
+            if tags == b"*" || any_tag_matches(tags, now.tag, Comparison::Weak) {
+                return Verdict::NotModified(*now);
+            }
+            // Its copy may be of when the object was young. It is told the tag of that copy, since RFC
+            // 9111 s4.3.4 has a cache update none by a strong validator that it has not stored.
+            if let Some(then) = Validators::while_young(object)
+                && any_tag_matches(tags, then.tag, Comparison::Weak)
+            {
+                return Verdict::NotModified(then);
             }
         } else if let Some(date) = self.if_modified_since.and_then(unix_seconds_of)
-            && modified <= date
+            && now.modified.is_some_and(|modified| modified <= date)
         {
-            return Verdict::NotModified;
+            return Verdict::NotModified(*now);
         }
         Verdict::Proceed
     }
 
-    /// RFC 9110 s13.2.2, step 5, and s13.1.5: whether a `Range` may be honoured. A date must
-    /// equal that of the object; what is neither a tag nor a date matches nothing.
-    pub(crate) fn range_applies(&self, object: &ObjectMeta) -> bool {
+    /// RFC 9110 s13.2.2, step 5, and s13.1.5: whether a `Range` may be honoured. A tag must be the
+    /// object's strong one, a date equal its own; what is neither a tag nor a date matches nothing.
+    pub(crate) fn range_applies(&self, now: &Validators) -> bool {
         match self.if_range {
             None => true,
-            Some(tag) if tag.ends_with(b"\"") => tag == object.entity_tag.as_bytes(),
-            Some(date) => unix_seconds_of(date) == Some(object.modified_unix_seconds),
+            Some(tag) if tag.ends_with(b"\"") => now
+                .tag
+                .is_some_and(|ours| !ours.is_weak() && ours.as_bytes() == tag),
+            Some(date) => unix_seconds_of(date).is_some_and(|date| now.modified == Some(date)),
         }
     }
 }
@@ -67,14 +79,13 @@ enum Comparison {
     Weak,
 }
 
-/// RFC 9110 s8.8.3.2, our tag being strong: a weak comparison ignores the `W/` of theirs, a strong
-/// one fails on it. `*` matches every object.
-fn any_tag_matches(list: &[u8], object: &ObjectMeta, comparison: Comparison) -> bool {
-    if list == b"*" {
-        return true;
-    }
-    EntityTags { rest: list }.any(|(is_weak, tag)| {
-        tag == object.entity_tag.as_bytes() && !(is_weak && comparison == Comparison::Strong)
+/// RFC 9110 s8.8.3.2: a weak comparison ignores the `W/` of either tag, a strong one fails on it.
+fn any_tag_matches(list: &[u8], ours: Option<EntityTag>, comparison: Comparison) -> bool {
+    let Some(ours) = ours.filter(|ours| comparison == Comparison::Weak || !ours.is_weak()) else {
+        return false;
+    };
+    EntityTags { rest: list }.any(|(is_weak, opaque)| {
+        opaque == ours.opaque() && !(is_weak && comparison == Comparison::Strong)
     })
 }
 

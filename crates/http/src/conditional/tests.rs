@@ -1,5 +1,7 @@
 //! Conditions, alone and in the order of RFC 9110 s13.2.2.
 
+use clock::UnixTime;
+
 use super::*;
 
 /// Sun, 06 Nov 1994 08:49:37 GMT: the RFC's own example (s5.6.7).
@@ -9,20 +11,41 @@ const EXACTLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
 const PROCEED: Verdict = Verdict::Proceed;
-const NOT_MODIFIED: Verdict = Verdict::NotModified;
 const FAILED: Verdict = Verdict::PreconditionFailed;
+
+/// The same, half a second after it was written.
+fn young() -> ObjectMeta {
+    let object = object();
+    let seen = object.modified;
+    let seconds = seen.seconds + 1;
+    ObjectMeta {
+        seen: UnixTime { seconds, nanos: 0 },
+        ..object
+    }
+}
+
+/// The object's strong tag, and its tag while it is young.
+const STRONG: &str = "\"2ebc98a1-1\"";
+const WEAK: &str = "W/\"2ebc98a1.1dcd6500-1\"";
 
 fn object() -> ObjectMeta {
     ObjectMeta {
         size_bytes: 1,
-        modified_unix_seconds: MODIFIED,
-        entity_tag: "\"x,y\"".to_owned(),
+        modified: UnixTime {
+            seconds: MODIFIED.cast_signed(),
+            nanos: 500_000_000,
+        },
+        seen: UnixTime {
+            seconds: MODIFIED.cast_signed() + 1,
+            nanos: 500_000_000,
+        },
+        content_hash: None,
         content_type: None,
     }
 }
 
 /// If-Match, If-Unmodified-Since, If-None-Match, If-Modified-Since; empty is absent.
-fn evaluate(values: [&str; 4]) -> Verdict {
+fn evaluate(object: &ObjectMeta, values: [&str; 4]) -> Verdict {
     let [
         if_match,
         if_unmodified_since,
@@ -36,12 +59,13 @@ fn evaluate(values: [&str; 4]) -> Verdict {
         if_unmodified_since,
         if_range: None,
     };
-    conditions.evaluate(&object())
+    conditions.evaluate(object, &Validators::of(object))
 }
 
 #[test]
 fn the_order_of_evaluation() {
-    let (yes, no) = ("\"x,y\"", "\"z\"");
+    let not_modified = Verdict::NotModified(Validators::of(&object()));
+    let (yes, no) = ("\"2ebc98a1-1\"", "\"z\"");
     for (values, verdict) in [
         (["", "", "", ""], PROCEED),
         // Step 1: If-Match, and then step 2 is skipped.
@@ -55,44 +79,45 @@ fn the_order_of_evaluation() {
         (["", AFTER, "", ""], PROCEED),
         (["", "yesterday", "", ""], PROCEED),
         // Step 3: If-None-Match, and then step 4 is skipped.
-        (["", "", yes, ""], NOT_MODIFIED),
+        (["", "", yes, ""], not_modified),
         (["", "", no, ""], PROCEED),
         (["", "", no, AFTER], PROCEED),
-        ([yes, "", yes, ""], NOT_MODIFIED),
+        ([yes, "", yes, ""], not_modified),
         (["", BEFORE, yes, ""], FAILED),
         // Step 4: If-Modified-Since.
         (["", "", "", BEFORE], PROCEED),
-        (["", "", "", EXACTLY], NOT_MODIFIED),
-        (["", "", "", AFTER], NOT_MODIFIED),
+        (["", "", "", EXACTLY], not_modified),
+        (["", "", "", AFTER], not_modified),
         (["", "", "", "yesterday"], PROCEED),
-        (["", EXACTLY, "", EXACTLY], NOT_MODIFIED),
+        (["", EXACTLY, "", EXACTLY], not_modified),
     ] {
-        assert_eq!(evaluate(values), verdict, "{values:?}");
+        assert_eq!(evaluate(&object(), values), verdict, "{values:?}");
     }
 }
 
 #[test]
 fn lists_of_entity_tags() {
+    let ours = Validators::of(&object()).tag;
     for (list, strong, weak) in [
-        ("*", true, true),
-        ("\"x,y\"", true, true),
-        ("W/\"x,y\"", false, true),
-        ("w/\"x,y\"", false, false),
-        ("\"a\",\"x,y\"", true, true),
-        ("\"a\" , W/\"b\",\t\"x,y\"", true, true),
-        (",, \"x,y\",", true, true),
-        ("W/\"x,y\", \"x,y\"", true, true),
+        ("*", false, false),
+        ("\"2ebc98a1-1\"", true, true),
+        ("W/\"2ebc98a1-1\"", false, true),
+        ("w/\"2ebc98a1-1\"", false, false),
+        ("\"a,b\",\"2ebc98a1-1\"", true, true),
+        ("\"a\" , W/\"b\",\t\"2ebc98a1-1\"", true, true),
+        (",, \"2ebc98a1-1\",", true, true),
+        ("W/\"2ebc98a1-1\", \"2ebc98a1-1\"", true, true),
         ("", false, false),
         ("\"x\"", false, false),
-        ("\"x,y", false, false),
-        ("x,y", false, false),
+        ("\"2ebc98a1-1", false, false),
+        ("2ebc98a1-1", false, false),
         ("\"a\", *", false, false),
-        ("oops, \"x,y\"", false, false),
+        ("oops, \"2ebc98a1-1\"", false, false),
         ("\"", false, false),
         ("W/", false, false),
-        ("\"X,Y\"", false, false),
+        ("\"2EBC98A1-1\"", false, false),
     ] {
-        let matches = |comparison| any_tag_matches(list.as_bytes(), &object(), comparison);
+        let matches = |comparison| any_tag_matches(list.as_bytes(), ours, comparison);
         assert_eq!(matches(Comparison::Strong), strong, "{list:?}");
         assert_eq!(matches(Comparison::Weak), weak, "{list:?}");
     }
@@ -101,10 +126,10 @@ fn lists_of_entity_tags() {
 #[test]
 fn ranges_apply_to_the_very_same_object_only() {
     for (if_range, applies) in [
-        ("\"x,y\"", true),
+        ("\"2ebc98a1-1\"", true),
         ("\"z\"", false),
-        ("W/\"x,y\"", false),
-        ("\"a\", \"x,y\"", false),
+        ("W/\"2ebc98a1-1\"", false),
+        ("\"a\", \"2ebc98a1-1\"", false),
         ("*", false),
         (EXACTLY, true),
         (BEFORE, false),
@@ -116,9 +141,84 @@ fn ranges_apply_to_the_very_same_object_only() {
             if_range: Some(if_range.as_bytes()),
             ..Default::default()
         };
-        assert_eq!(conditions.range_applies(&object()), applies, "{if_range:?}");
+        assert_eq!(
+            conditions.range_applies(&Validators::of(&object())),
+            applies,
+            "{if_range:?}"
+        );
     }
-    assert!(Conditions::default().range_applies(&object()));
+    assert!(Conditions::default().range_applies(&Validators::of(&object())));
+}
+
+#[test]
+fn a_young_object_is_known_by_its_tag_of_the_moment_only() {
+    let young = young();
+    let not_modified = Verdict::NotModified(Validators::of(&young));
+    for (values, verdict) in [
+        (["", "", WEAK, ""], not_modified),
+        (["", "", &WEAK["W/".len()..], ""], not_modified),
+        (["", "", "*", ""], not_modified),
+        (["", "", STRONG, ""], PROCEED),
+        // RFC 9110 s13.1.1 compares strongly.
+        ([WEAK, "", "", ""], FAILED),
+        ([STRONG, "", "", ""], FAILED),
+        (["*", "", "", ""], PROCEED),
+        // A date names the second, in which there may be another content yet.
+        (["", "", "", EXACTLY], PROCEED),
+        (["", "", "", AFTER], PROCEED),
+        (["", BEFORE, "", ""], FAILED),
+        (["", EXACTLY, "", ""], PROCEED),
+    ] {
+        assert_eq!(evaluate(&young, values), verdict, "{values:?}");
+    }
+    for if_range in [WEAK, STRONG, &WEAK["W/".len()..], EXACTLY, AFTER] {
+        let conditions = Conditions {
+            if_range: Some(if_range.as_bytes()),
+            ..Default::default()
+        };
+        let applies = conditions.range_applies(&Validators::of(&young));
+        assert!(!applies, "{if_range:?}");
+    }
+}
+
+#[test]
+fn an_object_that_has_aged_is_still_known_by_the_tag_of_its_youth() {
+    let (young, settled) = (young(), object());
+    let as_then = Verdict::NotModified(Validators::of(&young));
+    let as_now = Verdict::NotModified(Validators::of(&settled));
+    let both = [WEAK, STRONG].join(", ");
+    for (if_none_match, verdict) in [(WEAK, as_then), (STRONG, as_now), (&both, as_now)] {
+        assert_eq!(evaluate(&settled, ["", "", if_none_match, ""]), verdict);
+    }
+    assert_eq!(evaluate(&settled, [WEAK, "", "", ""]), FAILED);
+    // Another content of that size, written in the same second.
+    let mut other = settled;
+    other.modified.nanos -= 1;
+    assert_eq!(evaluate(&other, ["", "", WEAK, ""]), PROCEED);
+    for if_range in [WEAK, &WEAK["W/".len()..]] {
+        let conditions = Conditions {
+            if_range: Some(if_range.as_bytes()),
+            ..Default::default()
+        };
+        assert!(!conditions.range_applies(&Validators::of(&other)));
+    }
+}
+
+#[test]
+fn an_object_without_validators_matches_anything_only() {
+    let mut object = young();
+    object.seen = object.modified;
+    let none = Validators::default();
+    assert_eq!(Validators::of(&object), none);
+    for (values, verdict) in [
+        (["", "", "*", ""], Verdict::NotModified(none)),
+        (["", "", WEAK, ""], PROCEED),
+        (["", "", STRONG, ""], PROCEED),
+        (["", "", "", AFTER], PROCEED),
+        ([STRONG, "", "", ""], FAILED),
+    ] {
+        assert_eq!(evaluate(&object, values), verdict, "{values:?}");
+    }
 }
 
 #[test]

@@ -8,11 +8,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::authority::{is_sub_delimiter, is_unreserved};
 use crate::conditional::Verdict;
-use crate::content_type::{ContentType, ContentTypes};
+use crate::content_type::{
+    Caching, ContentType, ContentTypes, MAX_AGE_SECONDS_MAX, MAX_AGE_SECONDS_MIN,
+};
 use crate::extra_fields::{EXTRA_FIELDS_BYTES_MAX, ExtraFields};
 use crate::range::{ByteRange, Selection, select};
 use crate::request::is_token_byte;
-use crate::{ENTITY_TAG_BYTES_MAX, INDEX_NAME, Method, ObjectMeta, Request, Status};
+use crate::validators::{Validators, exact_name};
+use crate::{INDEX_NAME, Method, ObjectMeta, Request, Status};
 use crate::{RANGES_MAX, TARGET_BYTES_MAX};
 
 /// Most text one reply appends, bytes: a head with all fields that were configured and the longest
@@ -128,13 +131,10 @@ pub fn reply(
     if request.method == Method::Options {
         return options_reply(request, options, text, parts);
     }
-    debug_assert!(
-        object.entity_tag.len() <= ENTITY_TAG_BYTES_MAX,
-        "{object:?}"
-    );
     let close = !(request.keep_alive && options.keep_alive);
     let object = &Described {
         meta: object,
+        validators: Validators::of(object),
         content_type: object
             .content_type
             .as_deref()
@@ -142,13 +142,20 @@ pub fn reply(
             .unwrap_or_else(|| content_type_of(request, options.config)),
     };
     let mut writer = Writer::new(text, parts);
-    let status = match request.conditions.evaluate(object.meta) {
-        Verdict::NotModified => writer.not_modified(object, options, close),
+    let (conditions, now) = (&request.conditions, &object.validators);
+    let status = match conditions.evaluate(object.meta, now) {
+        Verdict::NotModified(validators) => {
+            let object = &Described {
+                validators,
+                ..*object
+            };
+            writer.not_modified(object, options, close)
+        }
         Verdict::PreconditionFailed => {
             let head_only = request.method == Method::Head;
             writer.error(Status::PreconditionFailed, head_only, options, close)
         }
-        Verdict::Proceed => match selection(request, object.meta) {
+        Verdict::Proceed => match selection(request, object) {
             Selection::Whole => writer.whole(request.method, object, options, close),
             Selection::Unsatisfiable => writer.unsatisfiable(object.meta, options, close),
             Selection::Ranges(ranges) => match ranges.as_slice() {
@@ -163,12 +170,13 @@ pub fn reply(
 
 /// RFC 9110 s14.2: "A server MUST ignore a Range header field received with a request method" for
 /// which ranges are not defined, and they are for `GET` only.
-fn selection(request: &Request<'_>, object: &ObjectMeta) -> Selection {
+fn selection(request: &Request<'_>, object: &Described<'_>) -> Selection {
     match request.range {
         Some(field)
-            if request.method == Method::Get && request.conditions.range_applies(object) =>
+            if request.method == Method::Get
+                && request.conditions.range_applies(&object.validators) =>
         {
-            select(field, object.size_bytes)
+            select(field, object.meta.size_bytes)
         }
         _ => Selection::Whole,
     }
@@ -274,9 +282,11 @@ pub fn error_reply(
     Reply { status, close }
 }
 
-/// An object, and the type it is of.
+/// An object, its validators, and the type it is of.
+#[derive(Clone, Copy)]
 struct Described<'a> {
     meta: &'a ObjectMeta,
+    validators: Validators,
     content_type: ContentType<'a>,
 }
 
@@ -483,23 +493,33 @@ impl<'a> Writer<'a> {
         close: bool,
     ) {
         self.common_head(status, options, close);
-        self.field("ETag", &object.meta.entity_tag);
+        if let Some(tag) = object.validators.tag {
+            self.push("ETag: ");
+            self.push_bytes(tag.as_bytes());
+            self.push("\r\n");
+        }
         // RFC 9110 s8.8.2.1: "MUST NOT generate a Last-Modified date that is later than the
         // server's time of message origination (Date)". The date of the message in its place would
         // be another validator in each reply, so there is none, and the entity tag is left.
-        let modified = object.meta.modified_unix_seconds;
-        if modified <= options.unix_seconds_now {
+        let has_passed = |modified: &u64| *modified <= options.unix_seconds_now;
+        if let Some(modified) = object.validators.modified.filter(has_passed) {
             self.date_field("Last-Modified", modified);
         }
-        self.configured_fields(object.content_type, options);
+        self.configured_fields(object, options);
     }
 
     /// What the operator wants said of every object.
-    fn configured_fields(&mut self, content_type: ContentType<'_>, options: &ReplyOptions<'_>) {
+    fn configured_fields(&mut self, object: &Described<'_>, options: &ReplyOptions<'_>) {
         let config = options.config;
         let is_said = config.cache_control && !config.extra_fields.has_cache_control();
-        if let Some(value) = content_type.cache_control().filter(|_| is_said) {
-            self.field("Cache-Control", value);
+        match object.content_type.caching().filter(|_| is_said) {
+            Some(Caching::Revalidated) => self.field("Cache-Control", "no-cache"),
+            Some(Caching::ByAge) => {
+                self.push("Cache-Control: public, max-age=");
+                self.number(max_age(object.meta));
+                self.push("\r\n");
+            }
+            None => {}
         }
         self.extra_fields(options);
     }
@@ -594,7 +614,11 @@ impl<'a> Writer<'a> {
     }
 
     fn push(&mut self, text: &str) {
-        self.text.extend_from_slice(text.as_bytes());
+        self.push_bytes(text.as_bytes());
+    }
+
+    fn push_bytes(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(text);
         self.count(text.len());
     }
 
@@ -687,13 +711,21 @@ fn decimal_digits(number: u64) -> u64 {
     u64::from(number.checked_ilog10().unwrap_or(0)) + 1
 }
 
+/// How long caches may keep an object, seconds; see [`Caching::ByAge`].
+fn max_age(object: &ObjectMeta) -> u64 {
+    let age = object.seen.nanos_since(object.modified) / 1_000_000_000;
+    let seconds = age.clamp(MAX_AGE_SECONDS_MIN.into(), MAX_AGE_SECONDS_MAX.into());
+    u64::try_from(seconds).unwrap_or(MAX_AGE_SECONDS_MAX)
+}
+
 /// A boundary (RFC 2046 s5.1.1) that is the same for the same object, so that a retransmitted
-/// reply is the same bytes, and that an object holds by intent only, since its entity tag tells
-/// of when and where it was written. 128 bits of FNV-1a.
+/// reply is the same bytes, and that an object holds by intent only, since it is made of its
+/// size and of when it was written, or of its hash. 128 bits of FNV-1a.
 fn boundary_of(object: &ObjectMeta) -> String {
     const OFFSET_BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let hash = object.entity_tag.bytes().fold(OFFSET_BASIS, |hash, byte| {
+    let name = exact_name(object);
+    let hash = name.as_bytes().iter().fold(OFFSET_BASIS, |hash, &byte| {
         (hash ^ u128::from(byte)).wrapping_mul(PRIME)
     });
     format!("{hash:032x}")

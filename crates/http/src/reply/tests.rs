@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use std::sync::LazyLock;
 
+use clock::UnixTime;
+
 use super::*;
 use crate::{CONTENT_TYPE_BYTES_MAX, Parsed, parse_request};
 
@@ -35,11 +37,17 @@ fn adding(fields: &[&str]) -> ReplyConfig {
     config
 }
 
+fn at(unix_seconds: u64, nanos: u32) -> UnixTime {
+    let seconds = unix_seconds.cast_signed();
+    UnixTime { seconds, nanos }
+}
+
 fn object(size_bytes: u64) -> ObjectMeta {
     ObjectMeta {
         size_bytes,
-        modified_unix_seconds: NOW - 3600,
-        entity_tag: "\"5f-a\"".to_owned(),
+        modified: at(NOW - 3600, 5),
+        seen: at(NOW, 5),
+        content_hash: None,
         content_type: None,
     }
 }
@@ -123,7 +131,7 @@ fn a_whole_object() {
          Server: Atlas\r\n\
          Date: Tue, 14 Nov 2023 22:13:20 GMT\r\n\
          Connection: keep-alive\r\n\
-         ETag: \"5f-a\"\r\n\
+         ETag: \"6553e2f0-3e8\"\r\n\
          Last-Modified: Tue, 14 Nov 2023 21:13:20 GMT\r\n\
          Cache-Control: public, max-age=3600\r\n\
          Accept-Ranges: bytes\r\n\
@@ -179,7 +187,7 @@ fn one_range() {
     assert_eq!(wire.field("content-range"), Some("bytes 10-19/1000"));
     assert_eq!(wire.field("content-length"), Some("10"));
     assert_eq!(wire.field("content-type"), Some("video/mp4"));
-    assert_eq!(wire.field("etag"), Some("\"5f-a\""));
+    assert_eq!(wire.field("etag"), Some("\"6553e2f0-3e8\""));
     assert_eq!(wire.body, (10..20).collect::<Vec<u8>>());
 }
 
@@ -216,7 +224,7 @@ fn several_ranges_as_multipart() {
     let again = ask("GET", "Range: bytes=0-1,-2\r\n", 1000);
     assert_eq!(again.body, wire.body);
     let other = ObjectMeta {
-        entity_tag: "\"5f-b\"".to_owned(),
+        modified: at(NOW - 3600, 6),
         ..object(1000)
     };
     assert_ne!(boundary_of(&other), boundary);
@@ -234,7 +242,11 @@ fn no_range_satisfiable() {
 
 #[test]
 fn if_range_guards_the_range() {
-    for (if_range, status) in [("\"5f-a\"", 206), ("\"old\"", 200), ("W/\"5f-a\"", 200)] {
+    for (if_range, status) in [
+        ("\"6553e2f0-3e8\"", 206),
+        ("\"old\"", 200),
+        ("W/\"6553e2f0-3e8\"", 200),
+    ] {
         let fields = format!("Range: bytes=0-0\r\nIf-Range: {if_range}\r\n");
         assert_eq!(ask("GET", &fields, 1000).status, status, "{if_range}");
     }
@@ -244,7 +256,7 @@ fn if_range_guards_the_range() {
 fn conditions_come_before_ranges() {
     let wire = ask(
         "GET",
-        "Range: bytes=5000-\r\nIf-None-Match: \"5f-a\"\r\n",
+        "Range: bytes=5000-\r\nIf-None-Match: \"6553e2f0-3e8\"\r\n",
         1000,
     );
     assert_eq!(wire.status, 304);
@@ -257,9 +269,9 @@ fn conditions_come_before_ranges() {
 
 #[test]
 fn not_modified_says_what_a_cache_needs() {
-    let wire = ask("GET", "If-None-Match: \"5f-a\"\r\n", 1000);
+    let wire = ask("GET", "If-None-Match: \"6553e2f0-3e8\"\r\n", 1000);
     assert_eq!(wire.status, 304);
-    assert_eq!(wire.field("etag"), Some("\"5f-a\""));
+    assert_eq!(wire.field("etag"), Some("\"6553e2f0-3e8\""));
     assert_eq!(
         wire.field("last-modified"),
         Some("Tue, 14 Nov 2023 21:13:20 GMT")
@@ -298,18 +310,21 @@ fn the_connection_closes_if_either_side_wants_it() {
 #[test]
 fn an_object_from_the_future_has_no_last_modified() {
     let head = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    // A second after it was written the reply's own date is set back.
     for (ahead, is_said) in [(0, true), (1, false), (1 << 40, false)] {
         let object = ObjectMeta {
-            modified_unix_seconds: NOW + ahead,
-            ..object(1)
+            modified: at(NOW + ahead, 5),
+            seen: at(NOW + ahead + 1, 5),
+            ..object(1000)
         };
         let wire = ask_about(head, &object, &OPTIONS);
         assert_eq!(wire.field("last-modified").is_some(), is_said, "{ahead}");
-        assert_eq!(wire.field("etag"), Some("\"5f-a\""));
+        assert!(wire.field("etag").is_some_and(|tag| !tag.starts_with("W/")));
     }
     // And no time of any clock is too late to be written.
     let object = ObjectMeta {
-        modified_unix_seconds: u64::MAX,
+        modified: at(i64::MAX.cast_unsigned() - 1, 0),
+        seen: at(i64::MAX.cast_unsigned(), 0),
         ..object(1)
     };
     let options = ReplyOptions {
@@ -617,6 +632,94 @@ fn cache_control_is_sent_by_content_type_unless_it_is_off() {
 }
 
 #[test]
+fn media_may_be_kept_for_as_long_as_they_have_been_unchanged() {
+    const YEARS: u64 = 10 * 365 * 86_400;
+    let said = |path: &str, modified: UnixTime| {
+        let object = ObjectMeta {
+            modified,
+            ..object(1)
+        };
+        let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let wire = ask_about(&head, &object, &OPTIONS);
+        wire.field("cache-control").map(str::to_owned)
+    };
+    // It is seen 5 ns behind the second.
+    for (modified, seconds) in [
+        (at(NOW + YEARS, 0), 1),
+        (at(NOW, 6), 1),
+        (at(NOW, 5), 1),
+        (at(NOW - 1, 6), 1),
+        (at(NOW - 1, 5), 1),
+        (at(NOW - 2, 6), 1),
+        (at(NOW - 2, 5), 2),
+        (at(NOW - 3599, 5), 3599),
+        (at(NOW - 3600, 6), 3599),
+        (at(NOW - 3600, 5), 3600),
+        (at(NOW - YEARS, 5), 3600),
+    ] {
+        let expected = format!("public, max-age={seconds}");
+        assert_eq!(said("/a.m4s", modified), Some(expected), "{modified:?}");
+        assert_eq!(said("/a.mpd", modified).as_deref(), Some("no-cache"));
+        assert_eq!(said("/a", modified), None);
+    }
+    let hashed = ObjectMeta {
+        modified: at(NOW - 2, 5),
+        content_hash: Some([0xa5; 16]),
+        ..object(1)
+    };
+    let wire = ask_about("GET /a.ts HTTP/1.1\r\nHost: h\r\n\r\n", &hashed, &OPTIONS);
+    assert_eq!(wire.field("cache-control"), Some("public, max-age=2"));
+    assert_eq!(
+        wire.field("etag"),
+        Some(&*format!("\"{}\"", "a5".repeat(16)))
+    );
+}
+
+/// What a client does that asks for a file again and again while it is changed.
+#[test]
+fn two_contents_of_one_size_within_a_second_are_told_apart() {
+    let ask = |object: &ObjectMeta, fields: &str| {
+        let head = format!("GET /a.mp4 HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        ask_about(&head, object, &OPTIONS)
+    };
+    let seen_at = |modified, seen| ObjectMeta {
+        modified,
+        seen,
+        ..object(1000)
+    };
+    let (first, second) = (at(NOW, 200_000_000), at(NOW, 700_000_000));
+    let before = ask(&seen_at(first, at(NOW, 500_000_000)), "");
+    let tag = before.field("etag").unwrap();
+    assert!(tag.starts_with("W/"), "{tag}");
+    assert_eq!(before.field("last-modified"), None);
+    // The second content, while it is young and when it is not.
+    for seen in [at(NOW, 900_000_000), at(NOW + 9, 0)] {
+        let object = seen_at(second, seen);
+        assert_eq!(
+            ask(&object, &format!("If-None-Match: {tag}\r\n")).status,
+            200
+        );
+        let part = format!("Range: bytes=10-\r\nIf-Range: {tag}\r\n");
+        let wire = ask(&object, &part);
+        assert_eq!((wire.status, wire.body.len()), (200, 1000));
+        assert_ne!(wire.field("etag"), Some(tag));
+    }
+    // The first, which was not changed after all.
+    let aged = seen_at(first, at(NOW + 9, 0));
+    let wire = ask(&aged, &format!("If-None-Match: {tag}\r\n"));
+    assert_eq!((wire.status, wire.field("etag")), (304, Some(tag)));
+    assert_eq!(wire.field("last-modified"), None);
+    let wire = ask(&aged, &format!("Range: bytes=10-\r\nIf-Range: {tag}\r\n"));
+    assert_eq!(wire.status, 200);
+    let strong = wire.field("etag").unwrap();
+    let wire = ask(
+        &aged,
+        &format!("Range: bytes=10-\r\nIf-Range: {strong}\r\n"),
+    );
+    assert_eq!((wire.status, wire.body.len()), (206, 990));
+}
+
+#[test]
 fn added_fields_are_on_every_reply_that_succeeds() {
     let config = adding(&["X-One: 1", "X-Two: a, b"]);
     let options = with(&config);
@@ -742,8 +845,13 @@ fn the_longest_replies_stay_within_their_bound() {
     let config = longest_config();
     let object = ObjectMeta {
         size_bytes: i64::MAX.unsigned_abs(),
-        modified_unix_seconds: NOW,
-        entity_tag: format!("\"{}\"", "e".repeat(ENTITY_TAG_BYTES_MAX - 2)),
+        // Of all tags with a date beside them, the longest.
+        modified: UnixTime {
+            seconds: -1,
+            nanos: 0,
+        },
+        seen: at(NOW, 0),
+        content_hash: None,
         content_type: None,
     };
     let ranges: Vec<String> = (0..u64::try_from(RANGES_MAX).unwrap())

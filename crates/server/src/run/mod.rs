@@ -181,7 +181,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             if let Some(watch) = &mut self.link_watch {
                 watch.look(now, &mut self.worker);
             }
-            self.worker.set_unix_seconds(wall_clock::unix_seconds());
+            self.worker.set_unix_time(wall_clock::now());
             let step = self.worker.step(now).map_err(broken)?;
             self.pass_strays_on();
             self.observe(now, step.progressed);

@@ -578,7 +578,7 @@ fn conductor_config(
         connections_max: limits.connections_max,
         connections_per_source_max: limits.connections_per_source_max,
         seed,
-        unix_seconds_at_start: wall_clock::unix_seconds(),
+        unix_seconds_at_start: wall_clock::now().whole_seconds(),
         reads_max: reads_max(limits),
         ..settings.conductor.clone()
     }

@@ -11,6 +11,7 @@
 
 mod addresses;
 mod lab;
+mod live;
 mod monitoring;
 mod privileges;
 mod raw;

@@ -81,7 +81,7 @@ fn film(seed: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn header(head: &str, name: &str) -> Option<String> {
+pub(crate) fn header(head: &str, name: &str) -> Option<String> {
     let mut lines = head.lines().filter_map(|line| line.split_once(": "));
     let line = lines.find(|(field, _)| field.eq_ignore_ascii_case(name));
     line.map(|(_, value)| value.trim_end().to_owned())

@@ -412,7 +412,7 @@ fn a_replaced_file_is_another_object() {
 
         let mut new = site.ask_at(later, "/a").unwrap();
         assert_ne!(new.handle, old.handle);
-        assert_ne!(new.metadata.entity_tag(), old.metadata.entity_tag());
+        assert_ne!(new.metadata, old.metadata);
         assert_eq!(content(&mut new), "new!");
         assert!(
             content(&mut old).starts_with('a'),
@@ -701,53 +701,6 @@ fn no_directory_no_store() {
         assert!(matches!(&error, StoreError::Directory { path: named, .. } if *named == path));
         assert!(error.to_string().contains(name), "{error}");
     }
-}
-
-#[test]
-fn entity_tags() {
-    let metadata = Metadata {
-        size_bytes: 0x2a,
-        modified: FileTime {
-            seconds: 0x5f,
-            nanos: 0xb,
-        },
-        inode: 0xc,
-        ..Metadata::default()
-    };
-    assert_eq!(metadata.entity_tag(), "\"5f-2a\"");
-    // What a copy with the same times does not share is not in it.
-    let copy = Metadata {
-        modified: FileTime {
-            nanos: 0,
-            ..metadata.modified
-        },
-        changed: FileTime {
-            seconds: 0x60,
-            nanos: 1,
-        },
-        inode: 0xd,
-        device: 1,
-        ..metadata
-    };
-    assert_ne!(copy, metadata);
-    assert_eq!(copy.entity_tag(), metadata.entity_tag());
-    let longest = Metadata {
-        size_bytes: u64::MAX,
-        modified: FileTime {
-            seconds: -1,
-            nanos: u32::MAX,
-        },
-        inode: u64::MAX,
-        ..metadata
-    };
-    assert_eq!(longest.entity_tag().len(), ENTITY_TAG_BYTES_MAX);
-    assert_eq!(
-        (
-            metadata.modified_unix_seconds(),
-            longest.modified_unix_seconds()
-        ),
-        (0x5f, 0)
-    );
 }
 
 fn entry(source: u32, answers_later: bool) -> CatalogueEntry {

@@ -8,7 +8,7 @@ mod warnings;
 
 use std::os::fd::BorrowedFd;
 
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, UnixTime};
 use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk};
 use link::sim::SimConfig as LinkConfig;
 use link::{Capabilities, Link, LinkError, Received, TransmitError};
@@ -17,8 +17,8 @@ use wire::{Outgoing, TcpFlags};
 
 use super::{RECEIVE_FRAMES_MAX, Worker, WorkerError};
 use crate::testing::{
-    CLIENT_MAC, CONNECTIONS_MAX, DISK_LATENCY, FILE_BYTES, Reads as _, SLOTS, Setup, World, arena,
-    bytes, conductor, content, store,
+    CLIENT_MAC, CONNECTIONS_MAX, DISK_LATENCY, FILE_BYTES, MODIFIED, Reads as _, SLOTS, Setup,
+    World, arena, bytes, conductor, content, store,
 };
 
 #[test]
@@ -247,6 +247,33 @@ fn late_answers_reach_their_look_ups() {
         world.fetch(file);
     }
     world.assert_quiet();
+}
+
+/// What is written after the store has looked may be dated in the same second, however late the answer.
+#[test]
+fn a_file_is_as_old_as_it_was_when_the_store_was_asked() {
+    let at = |after, nanos| UnixTime {
+        seconds: MODIFIED.seconds + after,
+        nanos,
+    };
+    for answers_later in [false, true] {
+        let mut world = World::connected(Setup {
+            answers_later,
+            ..Setup::default()
+        });
+        for (asked, is_weak) in [(at(1, 6), true), (at(1, 7), false)] {
+            world.client.received.clear();
+            world.worker.set_unix_time(asked);
+            let request = b"HEAD /0 HTTP/1.1\r\nHost: a\r\n\r\n";
+            (world.client).send_flags(world.now, TcpFlags::ACK, request);
+            world.step();
+            world.worker.set_unix_time(at(60, 0));
+            world.receive(1);
+            let head = String::from_utf8_lossy(&world.client.received);
+            assert_eq!(head.contains("ETag: W/"), is_weak, "{head}");
+            assert_eq!(head.contains("Last-Modified: "), !is_weak, "{head}");
+        }
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::collections::VecDeque;
 
 use anyhow::{Result, bail};
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, UnixTime};
 use memory::{Arena, ArenaConfig, PageKind};
 use session::{Conductor, Config, DeviceIndex, Object, ObjectHandle, ReadPlan, Transmitted};
 use wire::{
@@ -245,8 +245,9 @@ impl Server {
                 handle: ObjectHandle(1),
                 meta: http::ObjectMeta {
                     size_bytes: args.object_bytes,
-                    modified_unix_seconds: 0,
-                    entity_tag: "\"tag\"".into(),
+                    modified: UnixTime::default(),
+                    seen: UnixTime::default(),
+                    content_hash: Some([0; 16]),
                     content_type: None,
                 },
                 block_bytes: 4096,

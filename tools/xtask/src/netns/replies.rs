@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::files::{Access, Library, content, name};
+use super::files::{Access, Library, age, content, name};
 use super::https::Fixture;
 use super::setup::{Family, Setup};
 use testbed::client::Head;
@@ -62,7 +62,9 @@ fn add_files(library: &Library) -> Result<()> {
     let folder = library.root().join(FOLDER);
     fs::create_dir_all(&folder)?;
     for file in ["index.html", "list.m3u8", "segment.ts", "a.own"] {
-        fs::write(folder.join(file), PAGE)?;
+        let path = folder.join(file);
+        fs::write(&path, PAGE)?;
+        age(&path)?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
     ("clock", &[]),
     ("counters", &[]),
     ("wire", &[]),
-    ("http", &[]),
+    ("http", &["clock"]),
     ("memory", &[]),
     ("record", &[]),
     ("volume", &[]),

@@ -28,7 +28,7 @@ mod tls;
 
 use core::net::{IpAddr, Ipv4Addr};
 
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, UnixTime};
 use http::ObjectMeta;
 use memory::{Arena, ArenaConfig};
 use wire::{
@@ -260,8 +260,15 @@ fn object(size_bytes: u64) -> Object {
         handle: ObjectHandle(7),
         meta: ObjectMeta {
             size_bytes,
-            modified_unix_seconds: 1_600_000_000,
-            entity_tag: "\"tag\"".into(),
+            modified: UnixTime {
+                seconds: 1_600_000_000,
+                nanos: 0,
+            },
+            seen: UnixTime {
+                seconds: 1_600_000_001,
+                nanos: 0,
+            },
+            content_hash: None,
             content_type: None,
         },
         block_bytes: 4096,
