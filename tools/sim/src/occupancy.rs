@@ -78,11 +78,19 @@ struct Stay {
     server_fin: Option<u32>,
     /// Whether the client has certainly acknowledged the server's.
     is_fin_acked: bool,
-    /// When the handshake ended, or the client last sent new data or acknowledged some, or the server
-    /// sent some.
+    /// When the handshake ended, or the client last acknowledged new data, or the server sent some.
     active_at: Instant,
-    /// Whether the client sent data after the last that the server sent.
-    is_asking: bool,
+    /// What arrived of the client's in order after the last data that the server sent.
+    arrivals: Vec<Arrival>,
+}
+
+/// Text or a FIN of a client's.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    /// Behind it.
+    end: u32,
+    at: Instant,
+    has_text: bool,
 }
 
 impl Occupancy {
@@ -220,7 +228,7 @@ impl Stay {
             server_fin: None,
             is_fin_acked: false,
             active_at: now,
-            is_asking: false,
+            arrivals: Vec::new(),
         };
         stay.on_received(now, segment);
         stay
@@ -254,8 +262,11 @@ impl Stay {
         }
         if is_next && is_after(segment.end(), self.client_end) {
             self.client_end = segment.end();
-            self.active_at = now;
-            self.is_asking |= !segment.payload.is_empty();
+            self.arrivals.push(Arrival {
+                end: segment.end(),
+                at: now,
+                has_text: !segment.payload.is_empty(),
+            });
         }
         if segment.is_fin {
             self.client_fins.push(segment.end());
@@ -277,20 +288,30 @@ impl Stay {
             self.server_end = segment.end();
         }
         let is_first_fin = segment.is_fin && self.server_fin.is_none();
-        // A `close_notify` may be in the FIN's segment. What TLS has to answer is not known here.
-        let is_clear = segment.source.1 == PORT;
-        let is_idle = self.client_ack == segment.sequence
-            && now.since(self.active_at) >= IDLE_MIN
-            && !(is_clear && self.is_asking);
+        // A `close_notify` may be in the FIN's segment.
+        let is_idle = self.client_ack == segment.sequence && self.was_idle(now, segment);
         if segment.is_fin {
             self.server_fin = Some(segment.end());
         }
         if !segment.payload.is_empty() {
             self.active_at = now;
-            self.is_asking = false;
+            self.arrivals.clear();
         }
         self.end_if_closed(now);
         is_first_fin && is_idle
+    }
+
+    /// Whether the connection had waited for a request for long enough when the server decided to send this
+    /// FIN. What the FIN does not acknowledge came later: behind the newcomer's segment in one batch of
+    /// frames, or while the FIN waited for room in the link.
+    fn was_idle(&self, now: Instant, fin: &Segment<'_>) -> bool {
+        let taken = self.arrivals.iter();
+        let taken = taken.filter(|arrival| !is_after(arrival.end, self.server_ack));
+        let active_at = taken.clone().map(|arrival| arrival.at).max();
+        let active_at = active_at.max(Some(self.active_at));
+        // What TLS has to answer is not known here.
+        let is_asking = fin.source.1 == PORT && taken.clone().any(|arrival| arrival.has_text);
+        active_at.is_none_or(|at| now.since(at) >= IDLE_MIN) && !is_asking
     }
 
     fn end_if_closed(&mut self, now: Instant) {
@@ -545,26 +566,52 @@ mod tests {
         assert_eq!(bench.full(4), 0);
     }
 
-    /// Client 0 is served and closed by a FIN, when client 1 has come so much later.
-    fn closed_after(idle: Duration, request: &[u8]) -> Bench {
+    /// Client 0 is served and closed by a FIN, when client 1 has come so much later. Of its next request,
+    /// which comes early, the FIN acknowledges this much.
+    fn closed_after(idle: Duration, request: &[u8], taken: u32) -> Bench {
         let mut bench = Bench::default();
         bench.serve(0);
         bench.pass(Duration::from_millis(5));
         bench.hears(0, ACK, 5, 5, request);
         bench.pass(idle - Duration::from_millis(6));
         bench.complete_handshake(1);
-        let received = 5 + u32::try_from(request.len()).expect("short");
-        bench.says(0, TcpFlags::FIN.union(ACK), 5, received, b"");
+        bench.says(0, TcpFlags::FIN.union(ACK), 5, 5 + taken, b"");
         bench
     }
 
     #[test]
     fn an_idle_connection_makes_room_after_a_second() {
         let millisecond = Duration::from_millis(1);
-        assert_eq!(closed_after(IDLE_MIN, b"").full(0), 1);
-        assert_eq!(closed_after(IDLE_MIN - millisecond, b"").full(0), 0);
-        let asked = closed_after(IDLE_MIN * 2, b"get ");
+        assert_eq!(closed_after(IDLE_MIN, b"", 0).full(0), 1);
+        assert_eq!(closed_after(IDLE_MIN - millisecond, b"", 0).full(0), 0);
+        let asked = closed_after(IDLE_MIN * 2, b"get ", 4);
         assert_eq!(asked.full(0), 0, "its request has arrived");
+    }
+
+    /// Its request came in the batch of frames that completed the newcomer's handshake, behind that.
+    #[test]
+    fn a_request_that_the_fin_does_not_acknowledge_came_too_late() {
+        let millisecond = Duration::from_millis(1);
+        for (idle, taken, full) in [
+            (IDLE_MIN, 0, 1),
+            (IDLE_MIN - millisecond, 0, 0),
+            (IDLE_MIN * 2, 4, 0),
+        ] {
+            let mut bench = closed_after(idle, b"get ", taken);
+            assert_eq!(bench.full(0), full, "{idle:?}, {taken} bytes taken");
+            // The FIN alone counts, not what is sent again.
+            bench.says(0, TcpFlags::FIN.union(ACK), 5, 5, b"");
+            assert_eq!(bench.full(0), full, "{idle:?}, {taken} bytes taken");
+        }
+        // Half of the request was taken before the newcomer came, half came behind it.
+        let mut bench = Bench::default();
+        bench.serve(0);
+        bench.hears(0, ACK, 5, 5, b"ge");
+        bench.pass(IDLE_MIN);
+        bench.complete_handshake(1);
+        bench.hears(0, ACK, 7, 5, b"t ");
+        bench.says(0, TcpFlags::FIN.union(ACK), 5, 7, b"");
+        assert_eq!(bench.full(0), 0, "some of its request has arrived");
     }
 
     #[test]
