@@ -29,9 +29,8 @@ use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
 use crate::occupancy::Occupancy;
 use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
-use crate::segment::End;
 use crate::world::trace::Trace;
-use crate::world::{Canary, Reading, Resources, Server};
+use crate::world::{Canary, Reading, Resources};
 
 /// The server's MAC address.
 pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x01]);
@@ -47,8 +46,6 @@ const LOOKUPS_MAX: usize = 64;
 /// The server or one worker of it, and the faults of its scenario.
 pub(crate) struct Atlas {
     worker: Worker<CheckedLink, SimDisk>,
-    connections_max: usize,
-    occupancy: Rc<RefCell<Occupancy>>,
     objects: Vec<ObjectPlan>,
     answers_later: bool,
     revalidate_after: Duration,
@@ -70,7 +67,6 @@ pub(crate) fn assemble_worker(
 ) -> (Atlas, SimPort) {
     // Each queue and disk has random numbers of its own.
     let fault_seed = scenario.fault_seed ^ u64::from(number) << 32;
-    let connections_max = scenario.connections_max_each();
     let (link, port) = link::sim::pair(link_config(scenario), fault_seed);
     let mut link = CheckedLink::new(link, usize::from(number), occupancy);
     let disk = make_disk(scenario, fault_seed);
@@ -88,11 +84,9 @@ pub(crate) fn assemble_worker(
     }
     let mut conductor = Conductor::new(conductor_config(scenario, &link));
     conductor.set_other_workers(scenario.workers.count - 1);
-    let tls = Handshaker::new(credentials::server_config(scenario.chain), connections_max);
+    let tls = Handshaker::new(credentials::server_config(scenario.chain), scenario.connections_max_each());
     let atlas = Atlas {
         worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
-        connections_max,
-        occupancy: Rc::clone(occupancy),
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
         revalidate_after: scenario.revalidate_after,
@@ -314,8 +308,9 @@ fn server_seed(scenario: &Scenario) -> [u8; 32] {
     seed
 }
 
-impl Server for Atlas {
-    fn step(&mut self, now: Instant) -> bool {
+impl Atlas {
+    /// Does what is due at `now`; whether there was anything.
+    pub(crate) fn step(&mut self, now: Instant) -> bool {
         self.worker.set_unix_time(wall_clock(now));
         match self.worker.step(now) {
             Ok(step) => {
@@ -329,12 +324,14 @@ impl Server for Atlas {
         }
     }
 
-    fn poll_timeout(&self) -> Option<Instant> {
+    /// When `step` next has work, its disk included; `None`: only a frame wakes it.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let disk = self.worker.disk().next_event();
         [self.next_timeout, disk].into_iter().flatten().min()
     }
 
-    fn handle_event(&mut self, now: Instant, event: Event) {
+    /// An event of the scenario.
+    pub(crate) fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Down => self.worker.link_mut().link_mut().set_up(now, false),
             Event::Up => self.worker.link_mut().link_mut().set_up(now, true),
@@ -355,7 +352,8 @@ impl Server for Atlas {
         }
     }
 
-    fn resources(&self) -> Resources {
+    /// The resources it holds.
+    pub(crate) fn resources(&self) -> Resources {
         let arena = self.worker.arena();
         Resources {
             slots: arena.slot_count(),
@@ -368,7 +366,7 @@ impl Server for Atlas {
 
     /// Removes every object and looks it up again, so that the store closes all that are not in
     /// use. Those that stay open are held by a connection that has ended.
-    fn held_objects(&mut self, now: Instant) -> u64 {
+    pub(crate) fn held_objects(&mut self, now: Instant) -> u64 {
         let later = now + self.revalidate_after;
         for object in &self.objects {
             let path = object.path();
@@ -388,20 +386,19 @@ impl Server for Atlas {
         counters.store_opened_objects - counters.store_closed_objects
     }
 
-    fn failure(&self) -> Option<&str> {
+    /// The error that ended it, if one did.
+    pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    fn violations(&self) -> Vec<Violation> {
+    /// Violations that its link found.
+    pub(crate) fn violations(&self) -> Vec<Violation> {
         self.worker.link().retransmissions().complaints().to_vec()
     }
 
-    fn may_have_been_full(&self, server: End, client: End) -> bool {
-        let occupancy = self.occupancy.borrow();
-        occupancy.was_full_for(server, client, self.connections_max)
-    }
 
-    fn reading(&self) -> Reading {
+    /// Bytes it read and sent.
+    pub(crate) fn reading(&self) -> Reading {
         let retransmissions = self.worker.link().retransmissions();
         Reading {
             read_bytes: self.worker.disk().counters().disk_read_bytes,
@@ -410,17 +407,17 @@ impl Server for Atlas {
         }
     }
 
-    fn plant(&mut self, canary: Canary) {
+    /// Adds the deliberate bug of a canary, if that bug is in the server.
+    pub(crate) fn plant(&mut self, canary: Canary) {
         match canary {
             Canary::Repeat => self.worker.link_mut().alter_retransmissions(),
-            // One more than it has, so that it has one less than it should.
-            Canary::Table => self.connections_max += 1,
             Canary::Loan => self.worker.link_mut().link_mut().give_back_early(),
             _ => {}
         }
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    /// Name and value of its counters.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.worker.counters();
         let repeated_bytes = self.worker.link().retransmissions().repeated_bytes();
         counters.push((REPEATED_BYTES, repeated_bytes));

@@ -19,7 +19,6 @@ use wire::{MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRe
 use crate::atlas::{self, Atlas, MAC};
 use crate::crafted;
 use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
-use crate::world::Server;
 
 /// Most actions read of one input.
 const ACTIONS_MAX: usize = 400;

@@ -61,8 +61,6 @@ mod crafted;
 mod credentials;
 mod fuzzed_controller;
 mod fuzzed_peers;
-#[cfg(test)]
-mod model;
 mod occupancy;
 mod paths;
 mod retransmissions;

@@ -1,68 +1,15 @@
-//! The simulator with the model server and with the product: correct replies pass, every canary is
-//! found, and a seed gives the same run twice.
+//! The product passes, every canary is found, and a seed gives the same run twice.
 
-use clock::Duration;
-
-use crate::client::plan::Permits;
-use crate::client::{Client, Secured};
-use crate::model::{ModelNetwork, ModelServer};
-use crate::scenario::{Path, SERVER_V4, SERVER_V6, Scenario, THEMES, Theme};
+use crate::scenario::{THEMES, Theme};
+use crate::world::Canary;
 use crate::world::frame_log::FrameLog;
-use crate::world::{Canary, Environment, Outcome, World};
 
-/// Seeds of each of these tests: a second or two in a debug build.
-const SEEDS: u64 = 200;
-/// The same for each of the faults of TLS.
+/// Seeds of each of the faults of TLS.
 const TLS_SEEDS: u64 = 40;
-/// Clients of the model: smoltcp remembers eight neighbours.
-const MODEL_CLIENTS_MAX: usize = 8;
-/// The same for the product: more is `cargo xtask sim`.
+/// Seeds of each of the other tests: more is `cargo xtask sim`.
 const PRODUCT_SEEDS: u64 = 60;
 /// Runs of a SYN flood, of which each has thousands of frames more.
 const FLOOD_SEEDS: u64 = 30;
-
-/// Runs the clients of a scenario with the model; its network has the faults of `path` only.
-fn run_model(seed: u64, path: Path, permits: Permits, canary: Option<Canary>) -> Outcome {
-    let mut scenario = Scenario::draw(seed, &THEMES[0]);
-    // A flood has more clients than its neighbour table.
-    scenario.clients.truncate(MODEL_CLIENTS_MAX);
-    let network = ModelNetwork::new(seed, path);
-    let mtu = scenario.mtu_bytes;
-    let server = ModelServer::new(network.clone(), mtu, &scenario.clients);
-    let mut clients: Vec<_> = scenario
-        .clients
-        .iter()
-        .map(|plan| {
-            let v4 = plan.address.is_ipv4();
-            let server = if v4 {
-                SERVER_V4.into()
-            } else {
-                SERVER_V6.into()
-            };
-            Client::new(plan.clone(), (server, plan.port()), permits)
-        })
-        .collect();
-    if canary == Some(Canary::WrongByte) {
-        for client in &mut clients {
-            client.expect_wrong_byte();
-        }
-    }
-    let environment = Environment {
-        epoch: scenario.epoch,
-        ..Environment::default()
-    };
-    let mut world = World::new(
-        server,
-        network,
-        clients,
-        environment,
-        FrameLog::new(false, false),
-    );
-    if let Some(canary) = canary {
-        world.plant(canary);
-    }
-    world.run().0
-}
 
 /// The product passes, and a deliberate bug is found, in a few seeds.
 #[test]
@@ -264,117 +211,3 @@ const COMPLAINTS: [(Canary, &str, &str); 11] = [
     (Canary::Table, "famine", "the table was not full"),
     (Canary::Strays, "workers", "silence"),
 ];
-
-fn clean() -> Path {
-    Path {
-        delay: Duration::from_millis(2),
-        ..Path::default()
-    }
-}
-
-/// No duplicates: a repeated SYN wakes a second of the model's listening sockets.
-fn rough() -> Path {
-    Path {
-        loss_permille: 30,
-        reorder_permille: 30,
-        corrupt_permille: 30,
-        ..clean()
-    }
-}
-
-#[test]
-fn a_correct_server_passes_on_a_lossless_network() {
-    let mut verified_bytes = 0;
-    let mut met = Secured::default();
-    for seed in 0..SEEDS {
-        let outcome = run_model(seed, clean(), Permits::default(), None);
-        assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
-        verified_bytes += outcome.verified_bytes;
-        met.add(&outcome.secured);
-    }
-    assert!(met.handshakes > 300, "{met:?}");
-    assert!(met.resumed > 50 && met.sent_back > 5 && met.refreshes > 50);
-    assert!(
-        verified_bytes > 1_000_000,
-        "{verified_bytes} bytes prove little"
-    );
-}
-
-#[test]
-fn a_correct_server_passes_on_a_lossy_network() {
-    let permits = Permits {
-        lateness: true,
-        ..Permits::default()
-    };
-    let mut stalled = 0;
-    for seed in 0..SEEDS {
-        let mut outcome = run_model(seed, rough(), permits, None);
-        // The model's smoltcp 0.14 sometimes stops sending for good: it never repeats a FIN that
-        // overtook data and was ignored for it. The clients find that, and it is not ours. Nor is
-        // it that a repeated SYN wakes a second socket, whose stream then has other numbers.
-        outcome
-            .violations
-            .retain(|violation| !violation.contains("a hole"));
-        let violations = outcome.violations.len();
-        outcome
-            .violations
-            .retain(|violation| !violation.contains("silence"));
-        stalled += violations - outcome.violations.len();
-        assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
-    }
-    assert!(stalled < 50, "{stalled} connections stalled");
-}
-
-#[test]
-fn a_run_repeats() {
-    let permits = Permits {
-        lateness: true,
-        ..Permits::default()
-    };
-    let mut digests = Vec::new();
-    for seed in 0..50 {
-        let first = run_model(seed, rough(), permits, None);
-        let second = run_model(seed, rough(), permits, None);
-        assert_eq!(
-            (first.digest, first.lasted),
-            (second.digest, second.lasted),
-            "seed {seed}"
-        );
-        digests.push(first.digest);
-    }
-    digests.sort_unstable();
-    digests.dedup();
-    assert_eq!(digests.len(), 50, "every seed is another run");
-}
-
-#[test]
-fn every_canary_is_found() {
-    // The model has no disk, no slots, no table and one worker, and abusive peers do not come to it.
-    let lacks = [
-        Canary::Unnoticed,
-        Canary::Reads,
-        Canary::SendTimeout,
-        Canary::Loan,
-        Canary::Table,
-        Canary::Strays,
-    ];
-    let known = COMPLAINTS.into_iter();
-    let known = known.filter(|(canary, ..)| !lacks.contains(canary));
-    let permits = Permits {
-        lateness: true,
-        ..Permits::default()
-    };
-    for (canary, _, complaint) in known {
-        let found = (0..SEEDS).find(|seed| {
-            let outcome = run_model(*seed, rough(), permits, Some(canary));
-            outcome
-                .violations
-                .iter()
-                .any(|violation| violation.contains(complaint))
-        });
-        assert!(
-            found.is_some(),
-            "{canary:?} was not found within {SEEDS} seeds"
-        );
-    }
-}

@@ -32,7 +32,7 @@ use crate::rng::Rng;
 use crate::scenario::{Event, Scenario};
 use crate::segment::End;
 use crate::world::trace::Trace;
-use crate::world::{Canary, Network, Reading, Resources, Server};
+use crate::world::{Canary, Reading, Resources};
 
 /// Most messages that wait in a mailbox.
 const MAIL_MAX: usize = 32;
@@ -153,8 +153,9 @@ impl Workers {
     }
 }
 
-impl Server for Workers {
-    fn step(&mut self, now: Instant) -> bool {
+impl Workers {
+    /// Does what is due at `now`; whether there was anything.
+    pub(crate) fn step(&mut self, now: Instant) -> bool {
         if let [worker] = &mut self.workers[..] {
             return worker.step(now);
         }
@@ -165,13 +166,15 @@ impl Server for Workers {
         progressed || self.mailboxes.iter().any(|mailbox| mailbox.is_due)
     }
 
-    fn poll_timeout(&self) -> Option<Instant> {
+    /// When `step` next has work, disks included; `None`: only a frame wakes it.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let workers = self.workers.iter().filter_map(Atlas::poll_timeout);
         let mailboxes = self.mailboxes.iter().filter_map(|mailbox| mailbox.due_at);
         workers.chain(mailboxes).min()
     }
 
-    fn handle_event(&mut self, now: Instant, event: Event) {
+    /// An event of the scenario.
+    pub(crate) fn handle_event(&mut self, now: Instant, event: Event) {
         if let Event::Resteer { seed } = event {
             self.steering.set(seed);
             return;
@@ -182,7 +185,8 @@ impl Server for Workers {
         }
     }
 
-    fn resources(&self) -> Resources {
+    /// The resources they hold.
+    pub(crate) fn resources(&self) -> Resources {
         let resources = self.workers.iter().map(Atlas::resources);
         resources.fold(Resources::default(), |sum, one| Resources {
             slots: sum.slots + one.slots,
@@ -192,20 +196,25 @@ impl Server for Workers {
         })
     }
 
-    fn held_objects(&mut self, now: Instant) -> u64 {
+    /// Objects still in use; called once at the very end.
+    pub(crate) fn held_objects(&mut self, now: Instant) -> u64 {
         let workers = self.workers.iter_mut();
         workers.map(|worker| worker.held_objects(now)).sum()
     }
 
-    fn failure(&self) -> Option<&str> {
+    /// The error that ended one, if one did.
+    pub(crate) fn failure(&self) -> Option<&str> {
         self.workers.iter().find_map(Atlas::failure)
     }
 
-    fn violations(&self) -> Vec<Violation> {
+    /// Violations that the links found.
+    pub(crate) fn violations(&self) -> Vec<Violation> {
         self.workers.iter().flat_map(Atlas::violations).collect()
     }
 
-    fn may_have_been_full(&self, server: End, client: End) -> bool {
+    /// Whether the frames at its links allow that it refused or closed this connection because its
+    /// connection table was full.
+    pub(crate) fn may_have_been_full(&self, server: End, client: End) -> bool {
         let dropped = self.counters();
         let dropped = dropped
             .iter()
@@ -218,7 +227,8 @@ impl Server for Workers {
         occupancy.was_full_for(server, client, self.connections_max)
     }
 
-    fn reading(&self) -> Reading {
+    /// Bytes they read and sent.
+    pub(crate) fn reading(&self) -> Reading {
         let readings = self.workers.iter().map(Atlas::reading);
         readings.fold(Reading::default(), |sum, one| Reading {
             read_bytes: sum.read_bytes + one.read_bytes,
@@ -227,7 +237,8 @@ impl Server for Workers {
         })
     }
 
-    fn plant(&mut self, canary: Canary) {
+    /// Adds the deliberate bug of a canary, if that bug is in the server.
+    pub(crate) fn plant(&mut self, canary: Canary) {
         match canary {
             // One more than it has, so that it has one less than it should.
             Canary::Table => self.connections_max += 1,
@@ -240,7 +251,7 @@ impl Server for Workers {
     }
 
     /// The workers' sums.
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut sums = sums(self.workers.iter().map(Atlas::counters));
         if self.workers.len() > 1 {
             sums.extend([
@@ -274,21 +285,25 @@ pub(crate) struct Switch {
     steering: Rc<Cell<u32>>,
 }
 
-impl Network for Switch {
-    fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
+impl Switch {
+    /// The next frame that reached the clients' end by `now`.
+    pub(crate) fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.ports.iter_mut().find_map(|port| port.receive(now))
     }
 
-    fn transmit(&mut self, now: Instant, frame: Vec<u8>) {
+    /// A client sends a frame.
+    pub(crate) fn transmit(&mut self, now: Instant, frame: Vec<u8>) {
         let queue = queue_of_seeded(&frame, self.ports.len(), self.steering.get());
         self.ports[queue].send(now, frame);
     }
 
-    fn poll_timeout(&self) -> Option<Instant> {
+    /// When a frame next reaches either end.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.ports.iter().filter_map(SimPort::next_event).min()
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    /// The sums of the ways to and from all links.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         sums(self.ports.iter().map(atlas::port_counters))
     }
 }

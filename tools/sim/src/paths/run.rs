@@ -23,7 +23,7 @@ use crate::client::plan::ObjectPlan;
 use crate::content::Content;
 use crate::scenario::{Scenario, Theme};
 use crate::world::frame_log::{Direction, FrameLog};
-use crate::world::{Outcome, Server as _};
+use crate::world::Outcome;
 
 /// Steps of a whole run.
 const STEPS_MAX: u64 = 3_000_000;

@@ -19,7 +19,7 @@ use crate::abusive_peer::AbusivePeer;
 use crate::client::{Client, Secured, Violation, mac_of};
 use crate::crafted;
 use crate::scenario::{Event, SERVER_V4, SERVER_V6};
-use crate::segment::End;
+use crate::workers::{Switch, Workers};
 use blind_attacker::BlindAttacker;
 use failover::Failover;
 use frame_log::{Direction, FrameLog};
@@ -41,45 +41,6 @@ const ETHERNET_BYTES: usize = 14;
 const ROUTER_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 2, 1]);
 const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 2, 1);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 2, 1);
-
-/// The server of a run.
-pub(crate) trait Server {
-    /// Does what is due at `now`; whether there was anything.
-    fn step(&mut self, now: Instant) -> bool;
-    /// When `step` next has work, its disk included; `None`: only a frame wakes it.
-    fn poll_timeout(&self) -> Option<Instant>;
-    /// An event of the scenario.
-    fn handle_event(&mut self, now: Instant, event: Event);
-    /// The resources it holds.
-    fn resources(&self) -> Resources;
-    /// Objects still in use; called once at the very end.
-    fn held_objects(&mut self, now: Instant) -> u64;
-    /// The error that ended it, if one did.
-    fn failure(&self) -> Option<&str>;
-    /// Violations that its link found.
-    fn violations(&self) -> Vec<Violation>;
-    /// Whether the frames at its link allow that it refused or closed this connection because its
-    /// connection table was full.
-    fn may_have_been_full(&self, server: End, client: End) -> bool;
-    /// Bytes it read and sent.
-    fn reading(&self) -> Reading;
-    /// Adds the deliberate bug of a canary, if that bug is in the server.
-    fn plant(&mut self, canary: Canary);
-    /// Name and value of its counters.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
-}
-
-/// The network of a run.
-pub(crate) trait Network {
-    /// The next frame that reached the clients' end by `now`.
-    fn receive(&mut self, now: Instant) -> Option<Vec<u8>>;
-    /// A client sends a frame.
-    fn transmit(&mut self, now: Instant, frame: Vec<u8>);
-    /// When a frame next reaches either end.
-    fn poll_timeout(&self) -> Option<Instant>;
-    /// Name and value of its counters.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
-}
 
 /// Resources a server holds; none at the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -358,7 +319,7 @@ pub(crate) struct Environment {
 }
 
 /// A run under way.
-pub(crate) struct World<S, C> {
+pub(crate) struct World {
     now: Instant,
     epoch: Instant,
     path_mtu_bytes: Option<u16>,
@@ -368,8 +329,8 @@ pub(crate) struct World<S, C> {
     abusive: Vec<AbusivePeer>,
     /// The violation of the read budget, if any.
     excess: Option<Violation>,
-    server: S,
-    network: C,
+    server: Workers,
+    network: Switch,
     clients: Vec<Client>,
     events: std::vec::IntoIter<(Instant, Event)>,
     next_event: Option<(Instant, Event)>,
@@ -379,10 +340,10 @@ pub(crate) struct World<S, C> {
     steps_at_once: u64,
 }
 
-impl<S: Server, C: Network> World<S, C> {
+impl World {
     pub(crate) fn new(
-        server: S,
-        network: C,
+        server: Workers,
+        network: Switch,
         clients: Vec<Client>,
         environment: Environment,
         frame_log: FrameLog,
