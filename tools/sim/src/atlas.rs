@@ -84,7 +84,10 @@ pub(crate) fn assemble_worker(
     }
     let mut conductor = Conductor::new(conductor_config(scenario, &link));
     conductor.set_other_workers(scenario.workers.count - 1);
-    let tls = Handshaker::new(credentials::server_config(scenario.chain), scenario.connections_max_each());
+    let tls = Handshaker::new(
+        credentials::server_config(scenario.chain),
+        scenario.connections_max_each(),
+    );
     let atlas = Atlas {
         worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
         objects: scenario.objects.clone(),
@@ -395,7 +398,6 @@ impl Atlas {
     pub(crate) fn violations(&self) -> Vec<Violation> {
         self.worker.link().retransmissions().complaints().to_vec()
     }
-
 
     /// Bytes it read and sent.
     pub(crate) fn reading(&self) -> Reading {

@@ -22,8 +22,8 @@ use crate::client::Violation;
 use crate::client::plan::ObjectPlan;
 use crate::content::Content;
 use crate::scenario::{Scenario, Theme};
-use crate::world::frame_log::{Direction, FrameLog};
 use crate::world::Outcome;
+use crate::world::frame_log::{Direction, FrameLog};
 
 /// Steps of a whole run.
 const STEPS_MAX: u64 = 3_000_000;

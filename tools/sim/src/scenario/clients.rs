@@ -9,7 +9,7 @@ use core::time::Duration;
 use clock::Instant;
 
 use super::SIZE_SMALL_MAX;
-use super::theme::Swarm;
+use super::theme::{Fault, Swarm};
 use crate::client::plan::{
     ClientPlan, Condition, Conduct, ConnectionPlan, Departure, Instead, ObjectPlan, PARTS_MAX,
     PartList, Pause, RangePlan, RequestPlan, StreamEnd,
@@ -34,7 +34,7 @@ pub(super) fn draw_clients(
     objects: &[ObjectPlan],
 ) -> Vec<ClientPlan> {
     let count = rng.size(1..=CLIENTS_MAX);
-    let budget = if swarm.large {
+    let budget = if swarm.has(Fault::Large) {
         BODY_BYTES_MAX_LARGE
     } else {
         BODY_BYTES_MAX
@@ -205,7 +205,7 @@ fn draw_conduct(rng: &mut Rng, swarm: Swarm, body_bytes: u64) -> Conduct {
             interval: rng.log_micros(10..=10_000),
         };
     }
-    if !swarm.misconduct || rng.chance(600) {
+    if !swarm.has(Fault::Misconduct) || rng.chance(600) {
         return Conduct::Proper;
     }
     match rng.range(0..=3) {

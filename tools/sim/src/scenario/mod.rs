@@ -18,7 +18,7 @@ use crate::client::plan::{ClientPlan, Later, ObjectPlan, Permits};
 use crate::content::Content;
 use crate::rng::Rng;
 use clients::MTU_BYTES_MIN_V6;
-use theme::Swarm;
+use theme::{Fault, Swarm};
 pub(crate) use theme::{THEMES, Theme};
 
 /// IPv4 packets of this size are passed by every path (RFC 791 s3.2 asks hosts to take them).
@@ -226,7 +226,8 @@ impl Scenario {
         let mut rng = Rng::new(seed, 1);
         // A stream of its own, so that its draws do not change others.
         let mut secure_rng = Rng::new(seed, 3);
-        let swarm = Swarm::draw(&mut rng, &mut secure_rng, theme);
+        let of_tls = theme.draw(&mut secure_rng, theme::SECURE);
+        let swarm = theme.draw(&mut rng, theme::FIRST).with(of_tls);
         let mtu_bytes = Self::draw_mtu(&mut rng);
         let mut objects = Self::draw_objects(seed, &mut rng, swarm);
         let epoch = Self::draw_epoch(&mut rng);
@@ -237,13 +238,13 @@ impl Scenario {
         let mut scenario = Self {
             epoch,
             wraps: rng.chance(30),
-            path_mtu_bytes: swarm.narrow_path.then(|| {
+            path_mtu_bytes: swarm.has(Fault::NarrowPath).then(|| {
                 let v6 = clients.iter().any(|client| client.address.is_ipv6());
                 let least = if v6 { MTU_BYTES_MIN_V6 } else { MTU_BYTES_MIN };
                 let drawn = rng.range(least.into()..=mtu_bytes.max(least).into());
                 u16::try_from(drawn).expect("invariant: within u16")
             }),
-            attack_permille: if swarm.blind_attack {
+            attack_permille: if swarm.has(Fault::BlindAttack) {
                 rng.log_range(5..=300)
             } else {
                 0
@@ -251,18 +252,18 @@ impl Scenario {
             mtu_bytes,
             segmentation_bytes_max: if rng.chance(600) { 65_535 } else { 0 },
             checksum_offload: rng.chance(500),
-            transmit_bits: if swarm.transmit_famine {
+            transmit_bits: if swarm.has(Fault::TransmitFamine) {
                 rng.log_range(10_000_000..=2_000_000_000)
             } else {
                 0
             },
-            transmit_queue_frames: if swarm.transmit_famine {
+            transmit_queue_frames: if swarm.has(Fault::TransmitFamine) {
                 rng.size(1..=8)
             } else {
                 1024
             },
             lending: None,
-            slots: if swarm.slot_famine {
+            slots: if swarm.has(Fault::SlotFamine) {
                 small(&mut rng, 2..=4)
             } else {
                 24
@@ -270,7 +271,7 @@ impl Scenario {
             slot_bytes,
             chain: 1,
             key_records_max: u64::MAX,
-            connections_max: if swarm.table_famine {
+            connections_max: if swarm.has(Fault::TableFamine) {
                 rng.size(1..=3)
             } else {
                 64
@@ -278,7 +279,7 @@ impl Scenario {
             idle_timeout: Duration::from_secs(rng.range(10..=60)),
             head_timeout: Duration::from_secs(rng.range(10..=30)),
             send_timeout: Duration::from_secs(rng.range(60..=300)),
-            objects_max: if swarm.object_famine {
+            objects_max: if swarm.has(Fault::ObjectFamine) {
                 rng.size(1..=3)
             } else {
                 HANDLES_MAX
@@ -294,7 +295,7 @@ impl Scenario {
             events,
             read_limits: ReadLimits::default(),
             abusive: Vec::new(),
-            syn_flood: theme.floods_with_syns(),
+            syn_flood: theme.allows(Fault::SynFlood),
             failover_at: None,
             tcp: TcpConfig::default(),
             workers: WorkersPlan {
@@ -306,7 +307,9 @@ impl Scenario {
         }
         .consistent();
         scenario.tcp = tcp_config(scenario.fault_seed);
-        scenario.draw_secure(&mut secure_rng, swarm);
+        if theme.allows(Fault::Tls) {
+            scenario.draw_secure(&mut secure_rng, swarm);
+        }
         scenario.draw_late(seed, theme);
         scenario.draw_lending(seed, theme);
         scenario.draw_workers(seed, theme);
@@ -384,16 +387,16 @@ impl Scenario {
     /// from before these existed give the same scenarios otherwise.
     fn draw_late(&mut self, seed: u64, theme: &Theme) {
         let mut rng = Rng::new(seed, 5);
-        let (is_abusive, fails_over) = theme.draw_late(&mut rng);
+        let late = theme.draw(&mut rng, theme::LATE);
         let at = self.epoch + rng.log_micros(1_000..=2_000_000);
-        self.failover_at = fails_over.then_some(at);
+        self.failover_at = late.has(Fault::Failover).then_some(at);
         let wanted = |object: &&ObjectPlan| ABUSIVE_OBJECT_BYTES.contains(&object.size_bytes);
         let Some(object) = self
             .objects
             .iter()
             .find(wanted)
             .copied()
-            .filter(|_| is_abusive)
+            .filter(|_| late.has(Fault::Abusive))
         else {
             return;
         };
@@ -419,16 +422,16 @@ impl Scenario {
     /// the rest of the run stays as it is.
     fn draw_lending(&mut self, seed: u64, theme: &Theme) {
         let mut rng = Rng::new(seed, 6);
-        let (is_lending, keeps, stops) = theme.draw_lending(&mut rng);
-        if !is_lending {
+        let drawn = theme.draw(&mut rng, theme::LENDING);
+        if !drawn.has(Fault::Lending) {
             return;
         }
-        let kept_permille = permille(&mut rng, keeps);
+        let kept_permille = permille(&mut rng, drawn.has(Fault::KeptSlots));
         self.lending = Some(Lending {
             device_delay: rng.log_micros(1..=20_000),
             kept_permille,
         });
-        if stops {
+        if drawn.has(Fault::DeviceStops) {
             let mut at = self.epoch;
             for _ in 0..rng.range(1..=3) {
                 at += rng.log_micros(1_000..=2_000_000);
@@ -442,7 +445,7 @@ impl Scenario {
 
     /// Draws the workers and when the switch's rule changes, from a stream of their own.
     fn draw_workers(&mut self, seed: u64, theme: &Theme) {
-        if !theme.has_workers() {
+        if !theme.allows(Fault::Workers) {
             return;
         }
         let mut rng = Rng::new(seed, 7);
@@ -511,7 +514,7 @@ impl Scenario {
             0 if rng.chance(300) => rng.log_range(5 << 30..=1 << 40),
             0..=4 => rng.pick(&sizes),
             5..=8 => rng.log_range(1..=300_000),
-            _ if swarm.large => rng.log_range(1_000_000..=6_000_000),
+            _ if swarm.has(Fault::Large) => rng.log_range(1_000_000..=6_000_000),
             _ => rng.log_range(1..=300_000),
         };
         (0..rng.size(1..=OBJECTS_MAX))
@@ -528,13 +531,13 @@ impl Scenario {
         let reorder_delay = rng.log_micros(10..=20_000);
         let mut rate = |on| permille(rng, on);
         Path {
-            loss_permille: rate(swarm.loss),
-            reorder_permille: rate(swarm.reorder),
+            loss_permille: rate(swarm.has(Fault::Loss)),
+            reorder_permille: rate(swarm.has(Fault::Reorder)),
             reorder_delay,
-            duplicate_permille: rate(swarm.duplicate),
-            corrupt_permille: rate(swarm.corrupt),
+            duplicate_permille: rate(swarm.has(Fault::Duplicate)),
+            corrupt_permille: rate(swarm.has(Fault::Corrupt)),
             delay,
-            rate_bits: if swarm.rate {
+            rate_bits: if swarm.has(Fault::Rate) {
                 rng.log_range(2_000_000..=1_000_000_000)
             } else {
                 0
@@ -548,12 +551,12 @@ impl Scenario {
         let mut rate = |on| permille(rng, on);
         DiskFaults {
             latency_min,
-            error_permille: rate(swarm.errors),
-            partial_permille: rate(swarm.partials),
-            stuck_permille: rate(swarm.stuck),
+            error_permille: rate(swarm.has(Fault::Errors)),
+            partial_permille: rate(swarm.has(Fault::Partials)),
+            stuck_permille: rate(swarm.has(Fault::Stuck)),
             stuck_max: Duration::from_millis(500),
             latency_max: latency_min + rng.log_micros(20..=20_000),
-            depth: if swarm.depth_famine {
+            depth: if swarm.has(Fault::DepthFamine) {
                 small(rng, 1..=4)
             } else {
                 256
@@ -572,7 +575,7 @@ impl Scenario {
     ) -> Vec<(Instant, Event)> {
         let mut events = Vec::new();
         let moment = |rng: &mut Rng, from: Instant| from + rng.log_micros(1_000..=2_000_000);
-        if swarm.outages {
+        if swarm.has(Fault::Outages) {
             let mut at = epoch;
             for _ in 0..rng.range(1..=3) {
                 at = moment(rng, at);
@@ -581,7 +584,7 @@ impl Scenario {
                 events.push((at, Event::Up));
             }
         }
-        if swarm.changes {
+        if swarm.has(Fault::Changes) {
             let object = rng.size(0..=objects.len() - 1);
             objects[object].later = Some(Later {
                 content: Content::new(rng.bits(), object as u64, 1),
@@ -589,7 +592,7 @@ impl Scenario {
             });
             events.push((moment(rng, epoch), Event::Change { object }));
         }
-        if swarm.ending {
+        if swarm.has(Fault::Ending) {
             let at = moment(rng, epoch);
             events.push((at, Event::ShutDown));
             if rng.chance(500) {

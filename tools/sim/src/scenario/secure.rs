@@ -6,7 +6,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
-use super::theme::Swarm;
+use super::theme::{Fault, Swarm};
 use super::{Event, Scenario};
 use crate::client::plan::{
     Aead, ClientPlan, Condition, Conduct, ConnectionPlan, Departure, Instead, Later, RequestPlan,
@@ -27,18 +27,19 @@ impl Scenario {
     pub(super) fn draw_secure(&mut self, rng: &mut Rng, swarm: Swarm) {
         let wear = rng.log_range(64..=400);
         let share = rng.pick(&[0, 300, 500, 1000]);
-        if !swarm.tls {
-            return;
-        }
         self.chain = rng.size(1..=4);
-        if swarm.worn_keys {
+        if swarm.has(Fault::WornKeys) {
             self.key_records_max = wear;
         }
-        if swarm.unnoticed {
+        if swarm.has(Fault::Unnoticed) {
             self.alter_objects(rng);
         }
         // Without TLS nothing detects an unnoticed change.
-        let share = if swarm.unnoticed { 1000 } else { share };
+        let share = if swarm.has(Fault::Unnoticed) {
+            1000
+        } else {
+            share
+        };
         for client in &mut self.clients {
             if rng.chance(share) {
                 let plan = draw_plan(rng);
@@ -48,7 +49,7 @@ impl Scenario {
                 }
             }
         }
-        if swarm.flood {
+        if swarm.has(Fault::Flood) {
             self.flood(rng);
         }
     }
@@ -178,7 +179,7 @@ fn secure_connection(
     match &mut connection.conduct {
         Conduct::Dribble { interval } => *interval = (*interval).min(DRIBBLE_INTERVAL_MAX),
         Conduct::Garbage { is_sealed, .. } => *is_sealed = rng.chance(500),
-        Conduct::Proper if swarm.misconduct && rng.chance(250) => {
+        Conduct::Proper if swarm.has(Fault::Misconduct) && rng.chance(250) => {
             connection.conduct = draw_misconduct(rng);
         }
         _ => {}

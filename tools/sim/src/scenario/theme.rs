@@ -4,7 +4,118 @@
 //! another. All themes use the same random numbers: a fault that a theme does not allow is drawn
 //! and not used.
 
+use Fault::*;
+
 use crate::rng::Rng;
+
+/// The kinds of faults, and what some runs have that is no fault by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fault {
+    Loss,
+    Reorder,
+    Duplicate,
+    Corrupt,
+    Rate,
+    Errors,
+    Partials,
+    Stuck,
+    DepthFamine,
+    Changes,
+    SlotFamine,
+    TableFamine,
+    Outages,
+    TransmitFamine,
+    NarrowPath,
+    ObjectFamine,
+    Ending,
+    BlindAttack,
+    Misconduct,
+    /// Large objects: no fault by itself.
+    Large,
+    /// Some clients use TLS; no fault by itself.
+    Tls,
+    WornKeys,
+    Unnoticed,
+    Flood,
+    Abusive,
+    Failover,
+    /// Some links send from slots on loan; no fault by itself.
+    Lending,
+    KeptSlots,
+    DeviceStops,
+    /// A SYN flood. Only in its own theme: with the segments of a request reordered or lost, a cookie's
+    /// ACK may come too late, and its connection is reset.
+    SynFlood,
+    /// Several workers, mostly; no fault by itself. Only in its own theme.
+    Workers,
+}
+
+/// A set of faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Swarm(u32);
+
+impl Swarm {
+    /// These faults.
+    const fn of(faults: &[Fault]) -> Self {
+        let (mut bits, mut index) = (0, 0);
+        while index < faults.len() {
+            bits |= 1 << faults[index] as u32;
+            index += 1;
+        }
+        Self(bits)
+    }
+
+    /// Those of both sets.
+    pub(super) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether this fault is among them.
+    pub(super) const fn has(self, fault: Fault) -> bool {
+        self.0 & 1 << fault as u32 != 0
+    }
+}
+
+/// Faults and how many of a thousand runs have each, in the order in which they are drawn.
+pub(super) type Chances = [(Fault, u64)];
+
+/// Drawn before everything else.
+pub(super) const FIRST: &Chances = &[
+    (Loss, 500),
+    (Reorder, 500),
+    (Duplicate, 400),
+    (Corrupt, 400),
+    (Rate, 400),
+    (Errors, 150),
+    (Partials, 200),
+    (Stuck, 150),
+    (DepthFamine, 150),
+    (Changes, 100),
+    (SlotFamine, 300),
+    (TableFamine, 150),
+    (Outages, 150),
+    (TransmitFamine, 250),
+    (NarrowPath, 200),
+    (ObjectFamine, 150),
+    (Ending, 100),
+    (BlindAttack, 200),
+    (Misconduct, 500),
+    (Large, 10),
+];
+
+/// Those of TLS.
+pub(super) const SECURE: &Chances = &[(Unnoticed, 60), (WornKeys, 200), (Flood, 20)];
+
+/// Peers and routers. The failover is only in its own theme: a client whose frames are lost for other
+/// reasons may send none while the first router still forwards.
+pub(super) const LATE: &Chances = &[(Abusive, 40), (Failover, 0)];
+
+/// Slots on loan.
+pub(super) const LENDING: &Chances = &[(Lending, 500), (KeptSlots, 150), (DeviceStops, 150)];
 
 /// A named set of faults, for runs that test one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,318 +126,156 @@ pub(crate) struct Theme {
     pub(crate) help: &'static str,
     /// Which faults may be drawn.
     allows: Swarm,
+    /// Those with another chance than in other themes.
+    often: &'static Chances,
 }
 
-/// The kinds of faults.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Swarm {
-    pub(super) loss: bool,
-    pub(super) reorder: bool,
-    pub(super) duplicate: bool,
-    pub(super) corrupt: bool,
-    pub(super) rate: bool,
-    pub(super) errors: bool,
-    pub(super) partials: bool,
-    pub(super) stuck: bool,
-    pub(super) depth_famine: bool,
-    pub(super) changes: bool,
-    pub(super) slot_famine: bool,
-    pub(super) table_famine: bool,
-    pub(super) outages: bool,
-    pub(super) transmit_famine: bool,
-    pub(super) narrow_path: bool,
-    pub(super) object_famine: bool,
-    pub(super) ending: bool,
-    pub(super) blind_attack: bool,
-    pub(super) misconduct: bool,
-    pub(super) large: bool,
-    /// Some clients use TLS; no fault by itself.
-    pub(super) tls: bool,
-    pub(super) worn_keys: bool,
-    pub(super) unnoticed: bool,
-    pub(super) flood: bool,
-    pub(super) abusive: bool,
-    pub(super) failover: bool,
-    /// Some links send from slots on loan; no fault by itself.
-    pub(super) lending: bool,
-    pub(super) kept_slots: bool,
-    pub(super) device_stops: bool,
+const NO_FAULT: Swarm = Swarm::of(&[Tls, Lending]);
+const EVERY_FAULT: Swarm = Swarm(u32::MAX).without(Swarm::of(&[SynFlood, Workers]));
+const OF_TLS: Swarm = Swarm::of(&[Tls, WornKeys, Unnoticed, Flood]);
+
+/// A theme without faults but these.
+const fn theme(name: &'static str, help: &'static str, faults: &[Fault]) -> Theme {
+    Theme {
+        name,
+        help,
+        allows: NO_FAULT.with(Swarm::of(faults)),
+        often: &[],
+    }
 }
-
-const NO_FAULT: Swarm = Swarm {
-    loss: false,
-    reorder: false,
-    duplicate: false,
-    corrupt: false,
-    rate: false,
-    errors: false,
-    partials: false,
-    stuck: false,
-    depth_famine: false,
-    changes: false,
-    slot_famine: false,
-    table_famine: false,
-    outages: false,
-    transmit_famine: false,
-    narrow_path: false,
-    object_famine: false,
-    ending: false,
-    blind_attack: false,
-    misconduct: false,
-    large: false,
-    tls: true,
-    worn_keys: false,
-    unnoticed: false,
-    flood: false,
-    abusive: false,
-    failover: false,
-    lending: true,
-    kept_slots: false,
-    device_stops: false,
-};
-
-const EVERY_FAULT: Swarm = Swarm {
-    loss: true,
-    reorder: true,
-    duplicate: true,
-    corrupt: true,
-    rate: true,
-    errors: true,
-    partials: true,
-    stuck: true,
-    depth_famine: true,
-    changes: true,
-    slot_famine: true,
-    table_famine: true,
-    outages: true,
-    transmit_famine: true,
-    narrow_path: true,
-    object_famine: true,
-    ending: true,
-    blind_attack: true,
-    misconduct: true,
-    large: true,
-    tls: true,
-    worn_keys: true,
-    unnoticed: true,
-    flood: true,
-    abusive: true,
-    failover: true,
-    lending: true,
-    kept_slots: true,
-    device_stops: true,
-};
-
-/// The theme whose runs have a path model and receivers of their own.
-const PATHS: &str = "paths";
 
 /// Every theme; the first is the default.
 pub(crate) const THEMES: &[Theme] = &[
     Theme {
-        name: "swarm",
-        help: "a random subset of all faults",
         allows: EVERY_FAULT,
+        ..theme("swarm", "a random subset of all faults", &[])
+    },
+    theme("clean", "no faults", &[]),
+    theme(
+        "network",
+        "loss, reordering, duplicates, corruption, narrow links and paths",
+        &[Loss, Reorder, Duplicate, Corrupt, Rate, NarrowPath],
+    ),
+    theme(
+        "disk",
+        "failing, stuck and partial reads, a short queue, changing objects",
+        &[Errors, Partials, Stuck, DepthFamine, Changes],
+    ),
+    theme(
+        "famine",
+        "few slots, small tables, short queues",
+        &[
+            SlotFamine,
+            TableFamine,
+            ObjectFamine,
+            TransmitFamine,
+            DepthFamine,
+        ],
+    ),
+    theme("outage", "the interface goes down and up", &[Outages]),
+    theme(
+        "conduct",
+        "clients that reset, vanish, stall or send garbage, and an off-path attacker",
+        &[Misconduct, BlindAttack],
+    ),
+    Theme {
+        // Only large objects reach the limit of a key.
+        often: &[(WornKeys, 1000), (Large, 300)],
+        ..theme(
+            "keys",
+            "keys with a limit of a few records, on a lossy network",
+            &[Loss, Reorder, WornKeys, Large],
+        )
     },
     Theme {
-        name: "clean",
-        help: "no faults",
-        allows: NO_FAULT,
+        often: &[(Unnoticed, 1000)],
+        ..theme(
+            "reseal",
+            "TLS only, files that change unnoticed, and a lossy network",
+            &[Loss, Reorder, SlotFamine, Unnoticed],
+        )
     },
     Theme {
-        name: "network",
-        help: "loss, reordering, duplicates, corruption, narrow links and paths",
-        allows: Swarm {
-            loss: true,
-            reorder: true,
-            duplicate: true,
-            corrupt: true,
-            rate: true,
-            narrow_path: true,
-            ..NO_FAULT
-        },
+        often: &[(Flood, 1000)],
+        ..theme(
+            "flood",
+            "floods of unfinished handshakes",
+            &[Loss, SlotFamine, Misconduct, Flood],
+        )
     },
     Theme {
-        name: "disk",
-        help: "failing, stuck and partial reads, a short queue, changing objects",
-        allows: Swarm {
-            errors: true,
-            partials: true,
-            stuck: true,
-            depth_famine: true,
-            changes: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: "famine",
-        help: "few slots, small tables, short queues",
-        allows: Swarm {
-            slot_famine: true,
-            table_famine: true,
-            object_famine: true,
-            transmit_famine: true,
-            depth_famine: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: "outage",
-        help: "the interface goes down and up",
-        allows: Swarm {
-            outages: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: "conduct",
-        help: "clients that reset, vanish, stall or send garbage, and an off-path attacker",
-        allows: Swarm {
-            misconduct: true,
-            blind_attack: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: "keys",
-        help: "keys with a limit of a few records, on a lossy network",
-        allows: Swarm {
-            loss: true,
-            reorder: true,
-            worn_keys: true,
-            large: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: "reseal",
-        help: "TLS only, files that change unnoticed, and a lossy network",
-        allows: Swarm {
-            loss: true,
-            reorder: true,
-            slot_famine: true,
-            unnoticed: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: "flood",
-        help: "floods of unfinished handshakes",
-        allows: Swarm {
-            loss: true,
-            slot_famine: true,
-            misconduct: true,
-            flood: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: SYN_FLOOD,
-        help: "a SYN flood, forged ACKs, small tables, stuck disks, duplicates",
         // No slow link: thousands of SYN-ACKs would keep it busy until the clients give up.
-        allows: Swarm {
-            table_famine: true,
-            stuck: true,
-            duplicate: true,
-            lending: false,
-            ..NO_FAULT
-        },
+        allows: Swarm::of(&[Tls, TableFamine, Stuck, Duplicate, SynFlood]),
+        ..theme(
+            "syn-flood",
+            "a SYN flood, forged ACKs, small tables, stuck disks, duplicates",
+            &[],
+        )
     },
     Theme {
-        name: "abusive",
-        help: "peers that hold connections open for ever, or cause many reads",
-        allows: Swarm {
-            abusive: true,
-            ..NO_FAULT
-        },
+        often: &[(Abusive, 1000)],
+        ..theme(
+            "abusive",
+            "peers that hold connections open for ever, or cause many reads",
+            &[Abusive],
+        )
     },
     Theme {
-        name: "failover",
-        help: "the clients' router fails over, and an off-path attacker",
-        allows: Swarm {
-            failover: true,
-            blind_attack: true,
-            ..NO_FAULT
-        },
+        often: &[(Failover, 1000)],
+        ..theme(
+            "failover",
+            "the clients' router fails over, and an off-path attacker",
+            &[Failover, BlindAttack],
+        )
     },
     Theme {
-        name: "plain",
-        help: "a random subset of all faults, without TLS",
-        allows: Swarm {
-            tls: false,
-            worn_keys: false,
-            unnoticed: false,
-            flood: false,
-            ..EVERY_FAULT
-        },
+        allows: EVERY_FAULT.without(OF_TLS),
+        ..theme("plain", "a random subset of all faults, without TLS", &[])
     },
     Theme {
-        name: "lending",
-        help: "slots on loan to a device that is slow, stops, or keeps them",
-        allows: Swarm {
-            slot_famine: true,
-            transmit_famine: true,
-            kept_slots: true,
-            device_stops: true,
-            ..NO_FAULT
-        },
+        often: &[(Lending, 1000), (KeptSlots, 500), (DeviceStops, 500)],
+        ..theme(
+            "lending",
+            "slots on loan to a device that is slow, stops, or keeps them",
+            &[SlotFamine, TransmitFamine, KeptSlots, DeviceStops],
+        )
     },
-    Theme {
-        name: WORKERS,
-        help: "several workers, and clients whose segments change from one to the other",
-        allows: Swarm {
-            loss: true,
-            reorder: true,
-            duplicate: true,
-            corrupt: true,
-            rate: true,
-            narrow_path: true,
-            errors: true,
-            stuck: true,
-            slot_famine: true,
-            table_famine: true,
-            transmit_famine: true,
-            outages: true,
-            ending: true,
-            misconduct: true,
-            blind_attack: true,
-            abusive: true,
-            kept_slots: true,
-            ..NO_FAULT
-        },
-    },
-    Theme {
-        name: PATHS,
-        help: "how well TCP sends: paths of any rate, delay and buffer (see src/paths)",
-        allows: NO_FAULT,
-    },
-    Theme {
-        name: "ending",
-        help: "the server is shut down",
-        allows: Swarm {
-            ending: true,
-            ..NO_FAULT
-        },
-    },
+    theme(
+        "workers",
+        "several workers, and clients whose segments change from one to the other",
+        &[
+            Workers,
+            Loss,
+            Reorder,
+            Duplicate,
+            Corrupt,
+            Rate,
+            NarrowPath,
+            Errors,
+            Stuck,
+            SlotFamine,
+            TableFamine,
+            TransmitFamine,
+            Outages,
+            Ending,
+            Misconduct,
+            BlindAttack,
+            Abusive,
+            KeptSlots,
+        ],
+    ),
+    theme(
+        PATHS,
+        "how well TCP sends: paths of any rate, delay and buffer (see src/paths)",
+        &[],
+    ),
+    theme("ending", "the server is shut down", &[Ending]),
 ];
 
-/// The theme whose servers have several workers, mostly.
-const WORKERS: &str = "workers";
-
-/// Only in its own theme: with the segments of a request reordered or lost, a cookie's ACK may come
-/// too late, and its connection is reset.
-const SYN_FLOOD: &str = "syn-flood";
+/// The theme whose runs have a path and a receiver of their own.
+const PATHS: &str = "paths";
 
 impl Theme {
-    /// Whether there is a SYN flood.
-    pub(super) fn floods_with_syns(&self) -> bool {
-        self.name == SYN_FLOOD
-    }
-
-    /// Whether some of its servers have several workers.
-    pub(super) fn has_workers(&self) -> bool {
-        self.name == WORKERS
-    }
-
     /// Whether its runs are those of [`crate::paths`].
     pub(crate) fn is_paths(&self) -> bool {
         self.name == PATHS
@@ -337,85 +286,25 @@ impl Theme {
         THEMES.iter().find(|theme| theme.name == name)
     }
 
-    /// Draws, from a stream of their own, the faults that were added last: abusive peers, and the
-    /// failover of the clients' router.
-    pub(super) fn draw_late(&self, rng: &mut Rng) -> (bool, bool) {
-        let mut draw = |allowed: bool, name: &str, permille: u64| {
-            let permille = if self.name == name { 1000 } else { permille };
-            rng.chance(permille) && allowed
-        };
-        let abusive = draw(self.allows.abusive, "abusive", 40);
-        // Only in its own theme: a client whose frames are lost for other reasons may send none
-        // while the first router still forwards.
-        let failover = draw(self.allows.failover, "failover", 0);
-        (abusive, failover)
+    /// Whether a run may have this fault.
+    pub(super) const fn allows(&self, fault: Fault) -> bool {
+        self.allows.has(fault)
     }
 
-    /// Draws, from a stream of their own, whether slots are lent, whether the device keeps some, and
-    /// whether it stops.
-    pub(super) fn draw_lending(&self, rng: &mut Rng) -> (bool, bool, bool) {
-        let is_theme = self.name == "lending";
-        let lending = rng.chance(if is_theme { 1000 } else { 500 });
-        let kept_slots = rng.chance(if is_theme { 500 } else { 150 });
-        let device_stops = rng.chance(if is_theme { 500 } else { 150 });
-        let allows = self.allows;
-        (
-            lending && allows.lending,
-            kept_slots && allows.kept_slots,
-            device_stops && allows.device_stops,
-        )
+    /// Draws each of these faults, and returns those that the theme allows.
+    pub(super) fn draw(&self, rng: &mut Rng, chances: &Chances) -> Swarm {
+        let often = |fault| self.often.iter().find(|(other, _)| *other == fault);
+        let drawn = chances.iter().filter(|(fault, permille)| {
+            let permille = often(*fault).map_or(*permille, |(_, permille)| *permille);
+            rng.chance(permille)
+        });
+        let drawn = drawn.fold(Swarm(0), |all, (fault, _)| all.with(Swarm::of(&[*fault])));
+        Swarm(drawn.0 & self.allows.0)
     }
 
     /// The same without TLS.
     pub(super) const fn without_tls(mut self) -> Self {
-        self.allows.tls = false;
+        self.allows = self.allows.without(Swarm::of(&[Tls]));
         self
-    }
-}
-
-impl Swarm {
-    /// Draws every fault, whether the theme allows it or not, so that all themes use the same
-    /// random numbers. Faults of TLS have a stream of their own.
-    pub(super) fn draw(rng: &mut Rng, secure_rng: &mut Rng, theme: &Theme) -> Self {
-        let allows = theme.allows;
-        let mut secure = |allowed: bool, permille: u64| secure_rng.chance(permille) && allowed;
-        // The fault that a theme is named after is always on.
-        let often = |name: &str, permille: u64| if theme.name == name { 1000 } else { permille };
-        let unnoticed = secure(allows.unnoticed, often("reseal", 60));
-        let worn_keys = secure(allows.worn_keys, often("keys", 200));
-        let flood = secure(allows.flood, often("flood", 20));
-        let mut draw = |allowed: bool, permille: u64| rng.chance(permille) && allowed;
-        Self {
-            loss: draw(allows.loss, 500),
-            reorder: draw(allows.reorder, 500),
-            duplicate: draw(allows.duplicate, 400),
-            corrupt: draw(allows.corrupt, 400),
-            rate: draw(allows.rate, 400),
-            errors: draw(allows.errors, 150),
-            partials: draw(allows.partials, 200),
-            stuck: draw(allows.stuck, 150),
-            depth_famine: draw(allows.depth_famine, 150),
-            changes: draw(allows.changes, 100),
-            slot_famine: draw(allows.slot_famine, 300),
-            table_famine: draw(allows.table_famine, 150),
-            outages: draw(allows.outages, 150),
-            transmit_famine: draw(allows.transmit_famine, 250),
-            narrow_path: draw(allows.narrow_path, 200),
-            object_famine: draw(allows.object_famine, 150),
-            ending: draw(allows.ending, 100),
-            blind_attack: draw(allows.blind_attack, 200),
-            misconduct: draw(allows.misconduct, 500),
-            // Only large objects reach the limit of a key.
-            large: draw(allows.large, if theme.name == "keys" { 300 } else { 10 }),
-            tls: allows.tls,
-            worn_keys,
-            unnoticed,
-            flood,
-            abusive: allows.abusive,
-            failover: allows.failover,
-            lending: allows.lending,
-            kept_slots: allows.kept_slots,
-            device_stops: allows.device_stops,
-        }
     }
 }
