@@ -474,7 +474,7 @@ mod tests {
         for seed in (0..400).filter(wraps) {
             let (_, frame_log) = crate::run(seed, &THEMES[0], None, FrameLog::new(true, false));
             let sequence = |line: &String| -> Option<u32> {
-                let (_, rest) = line.split_once(" < ")?.1.split_once(" seq ")?;
+                let (_, rest) = line.split_once(" < ")?.1.split_once(" seq=")?;
                 rest.split(' ').next()?.parse().ok()
             };
             let numbers: Vec<u32> = frame_log.lines().iter().filter_map(sequence).collect();

@@ -81,7 +81,7 @@ use world::frame_log::FrameLog;
 use world::syn_flood::SynFlood;
 use world::{Canary, Environment, Outcome, World};
 
-pub use command::{CommandError, run_command};
+pub use command::{CommandError, Options, run_command};
 pub use fuzzed_controller::{controller_seeds, drive_fuzzed_controller};
 pub use fuzzed_peers::{fuzz_seeds, serve_fuzzed_peers};
 
@@ -103,8 +103,10 @@ fn run(
     match canary {
         Some(Canary::Reads) => scenario.read_limits = world::UNLIMITED_READS,
         Some(Canary::SendTimeout) => scenario.send_timeout = world::SEND_TIMEOUT_NEVER,
-        Some(Canary::Tcp(fault)) => scenario.tcp.canary = tcp::Canary::of(fault),
         _ => {}
+    }
+    if let Some(fault) = canary.and_then(Canary::tcp_fault) {
+        scenario.tcp.canary = tcp::Canary::of(fault);
     }
     let (mut server, network) = workers::assemble(&scenario);
     server.set_trace(frame_log.trace().as_ref());

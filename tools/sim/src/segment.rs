@@ -24,6 +24,8 @@ pub(crate) struct Segment<'a> {
     pub(crate) is_syn: bool,
     pub(crate) is_fin: bool,
     pub(crate) is_reset: bool,
+    /// Length of the TCP header.
+    pub(crate) header_bytes: usize,
     pub(crate) payload: &'a [u8],
     /// All checksums are right, and so is what none of them covers.
     is_valid: bool,
@@ -78,6 +80,7 @@ impl<'a> Segment<'a> {
             is_syn: segment.syn(),
             is_fin: segment.fin(),
             is_reset: segment.rst(),
+            header_bytes: segment.header_len().into(),
             payload: segment.payload(),
             is_valid: is_header_valid && is_segment_valid && ethernet.src_addr().is_unicast(),
         })

@@ -93,7 +93,7 @@ fn clients_are_refused_by_a_full_table_whoever_fills_it() {
     for seed in [25_743, 40_898, 46_720] {
         let (outcome, _) = crate::run(seed, &THEMES[0], None, FrameLog::default());
         assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");
-        assert!(outcome.refused > 0, "seed {seed}");
+        assert!(outcome.tally.refused_count > 0, "seed {seed}");
     }
 }
 
@@ -103,7 +103,7 @@ fn clients_are_refused_by_a_full_table_whoever_fills_it() {
 fn a_handshake_beyond_its_timeout_is_late() {
     let (outcome, _) = crate::run(3376, &THEMES[0], None, FrameLog::default());
     assert_eq!(outcome.violations, Vec::<String>::new());
-    assert_eq!(outcome.late, 2);
+    assert_eq!(outcome.tally.late_count, 2);
 }
 
 /// Sums of counters over runs of a theme, none of which may fail.

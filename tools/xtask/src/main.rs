@@ -57,11 +57,7 @@ enum Command {
     /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
     Lab(lab::LabOptions),
     /// Runs the whole server on a virtual clock, seeded
-    Sim {
-        /// Passed on to the simulator; try --help
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Sim(sim::Options),
     /// Runs the tests of all crates, some seeds of the simulator, and the server whole over one link
     Test(test::TestOptions),
     /// Tests the server whole, in network namespaces (needs root)
@@ -81,7 +77,7 @@ fn main() -> ExitCode {
         Command::Drill { files } => drill::run_command(files),
         Command::Interop(options) => interop::run_command(options),
         Command::Lab(options) => lab::run_command(options),
-        Command::Sim { arguments } => simulate::run_command(arguments),
+        Command::Sim(options) => simulate::run_command(options),
         Command::Test(options) => test::run_command(options),
         Command::Tidy => tidy::run_command(),
     });

@@ -1,6 +1,7 @@
 //! `cargo xtask sim`: the seeded simulator of the whole server.
 
 use anyhow::Result;
+use clap::Parser as _;
 
 use testbed::suite::{Outcome, Suite};
 
@@ -20,9 +21,9 @@ const SCENARIOS: [(&str, u64, u64); 3] = [
     ("workers", 300, 2000),
 ];
 
-/// Runs the simulator with these arguments.
-pub(crate) fn run_command(arguments: &[String]) -> Result<()> {
-    Ok(sim::run_command(arguments.iter().cloned())?)
+/// Runs the simulator with these options.
+pub(crate) fn run_command(options: &sim::Options) -> Result<()> {
+    Ok(sim::run_command(options)?)
 }
 
 /// Runs a range of seeds into a suite.
@@ -31,8 +32,8 @@ pub(crate) fn run(suite: &mut Suite, seeds: Seeds) {
         let end = if seeds == Seeds::Some { some } else { most };
         let seeds = format!("0..{end}");
         suite.run(&format!("sim, {scenario}, seeds {seeds}"), || {
-            let arguments = ["--scenario", scenario, "--seeds", &seeds];
-            run_command(&arguments.map(str::to_owned))?;
+            let arguments = ["sim", "--scenario", scenario, "--seeds", &seeds];
+            run_command(&sim::Options::try_parse_from(arguments)?)?;
             Ok(Outcome::Passed)
         });
     }

@@ -56,32 +56,45 @@ pub(crate) const fn mac_of(number: u8) -> [u8; 6] {
     [0x02, 0, 0, 0, 1, number]
 }
 
+counters::counters! {
+    /// What clients met; of connections that ended early, the reason.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct Tally prefix "client_" {
+        /// Replies read whole.
+        pub(crate) reply_count: u64,
+        /// Body bytes that were compared with their objects.
+        pub(crate) verified_bytes: u64,
+        /// Completed TLS handshakes.
+        pub(crate) handshake_count: u64,
+        /// Of these, resumed ones.
+        pub(crate) resumed_count: u64,
+        /// Of these, those with a HelloRetryRequest.
+        pub(crate) sent_back_count: u64,
+        /// KeyUpdates requested.
+        pub(crate) key_update_count: u64,
+        /// A timeout of the server.
+        pub(crate) late_count: u64,
+        /// A read that failed, or an object that changed.
+        pub(crate) broken_count: u64,
+        /// A full connection table.
+        pub(crate) refused_count: u64,
+        /// A full object table: a request was answered 503.
+        pub(crate) busy_count: u64,
+        /// The server was shut down.
+        pub(crate) closed_count: u64,
+        /// Half of the records of a TLS 1.2 key were used: the connection was closed between replies.
+        pub(crate) key_used_count: u64,
+        /// Requests given up after all attempts, each time for such a reason.
+        pub(crate) given_up_count: u64,
+    }
+}
+
 /// The results of a client.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// Replies read whole.
-    pub(crate) replies: u64,
-    /// Body bytes that were compared with their objects.
-    pub(crate) verified_bytes: u64,
-    /// Connections begun.
-    pub(crate) connections: u64,
-    /// Counts of TLS handshakes.
-    pub(crate) secured: Secured,
-    /// Connections that ended early because of a timeout of the server.
-    pub(crate) late: u64,
-    /// Connections that ended early because a read failed or an object changed.
-    pub(crate) broken: u64,
+    pub(crate) tally: Tally,
     /// Connections that may have ended early because the connection table was full.
     pub(crate) refusals: Vec<Refusal>,
-    /// Requests answered 503 because the object table was full.
-    pub(crate) busy: u64,
-    /// Connections that ended early because the server was shut down.
-    pub(crate) closed: u64,
-    /// TLS 1.2 connections closed between replies because half of the records of their key were
-    /// used.
-    pub(crate) key_used: u64,
-    /// Requests given up after all attempts, each time for a permitted reason.
-    pub(crate) given_up: u64,
     /// Checks that failed.
     pub(crate) violations: Vec<Violation>,
 }
@@ -95,29 +108,6 @@ pub(crate) struct Refusal {
     pub(crate) may_be_broken: bool,
     /// How it ended.
     pub(crate) description: String,
-}
-
-/// Counts of TLS connections.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Secured {
-    /// Completed handshakes.
-    pub(crate) handshakes: u64,
-    /// Of these, resumed ones.
-    pub(crate) resumed: u64,
-    /// Of these, those with a HelloRetryRequest.
-    pub(crate) sent_back: u64,
-    /// KeyUpdates requested.
-    pub(crate) refreshes: u64,
-}
-
-impl Secured {
-    /// Adds another client's counts.
-    pub(crate) const fn add(&mut self, other: &Self) {
-        self.handshakes += other.handshakes;
-        self.resumed += other.resumed;
-        self.sent_back += other.sent_back;
-        self.refreshes += other.refreshes;
-    }
 }
 
 /// One client.
@@ -149,18 +139,16 @@ enum Phase {
     Talking(Box<Connection>),
 }
 
-impl Report {
+impl Tally {
     fn count(&mut self, connection: &Connection) {
-        self.replies += connection.reader.replies;
+        self.reply_count += connection.reader.replies;
         self.verified_bytes += connection.reader.verified_bytes;
         let kind = connection.handshake_kind();
         let is = |wanted| u64::from(kind == Some(wanted));
-        self.secured.add(&Secured {
-            handshakes: u64::from(kind.is_some()),
-            resumed: is(HandshakeKind::Resumed),
-            sent_back: is(HandshakeKind::FullWithHelloRetryRequest),
-            refreshes: u64::from(connection.refreshes),
-        });
+        self.handshake_count += u64::from(kind.is_some());
+        self.resumed_count += is(HandshakeKind::Resumed);
+        self.sent_back_count += is(HandshakeKind::FullWithHelloRetryRequest);
+        self.key_update_count += u64::from(connection.refreshes);
     }
 }
 
@@ -349,7 +337,6 @@ impl Client {
             .connect(self.interface.context(), self.server, self.port_next)
             .expect("invariant: a new socket, both addresses of one version, ports not zero");
         self.port_next += 1;
-        self.report.connections += 1;
         let socket = self.sockets.add(socket);
         let keeps_keys = self
             .plan
@@ -364,7 +351,7 @@ impl Client {
         let Phase::Talking(mut connection) = phase else {
             unreachable!("only a connection ends");
         };
-        self.report.count(&connection);
+        self.report.tally.count(&connection);
         self.lingering
             .push((connection.socket, now + REPLY_TIMEOUT));
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
@@ -398,18 +385,18 @@ impl Client {
             return;
         };
         match excuse {
-            Excuse::Late => self.report.late += 1,
-            Excuse::Broken => self.report.broken += 1,
+            Excuse::Late => self.report.tally.late_count += 1,
+            Excuse::Broken => self.report.tally.broken_count += 1,
             Excuse::Refused { may_be_broken } => self.report.refusals.push(Refusal {
                 port: self.port_next - 1,
                 may_be_broken,
                 description: connection.describe_ending(now, ending),
             }),
-            Excuse::Busy => self.report.busy += 1,
-            Excuse::KeyUsed => self.report.key_used += 1,
+            Excuse::Busy => self.report.tally.busy_count += 1,
+            Excuse::KeyUsed => self.report.tally.key_used_count += 1,
             Excuse::Closed => {
                 // The server is gone.
-                self.report.closed += 1;
+                self.report.tally.closed_count += 1;
                 self.script.clear();
                 return;
             }
@@ -420,7 +407,7 @@ impl Client {
             return;
         }
         if connection.plan.attempt + 1 >= ATTEMPTS_MAX {
-            self.report.given_up += left.len() as u64;
+            self.report.tally.given_up_count += left.len() as u64;
             return;
         }
         let attempt = connection.plan.attempt + 1;

@@ -231,6 +231,8 @@ impl Run {
                 "network_lost_frames",
                 self.forth.dropped_frames() + self.back.dropped_frames(),
             ),
+            ("paths_replies", self.receiver.replies().len() as u64),
+            ("paths_received_bytes", self.receiver.received_bytes()),
             ("paths_read_bytes", self.read_bytes()),
             ("paths_duplicate_bytes", self.receiver.duplicate_bytes()),
             ("paths_timeouts", self.meter.timeouts()),
@@ -243,8 +245,6 @@ impl Run {
             lasted: self.now.since(self.plan.epoch),
             steps: self.steps,
             frames: self.frame_log.frames(),
-            replies: self.receiver.replies().len() as u64,
-            verified_bytes: self.receiver.received_bytes(),
             counters,
             ..Outcome::default()
         }

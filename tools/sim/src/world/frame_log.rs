@@ -13,13 +13,11 @@
 use core::fmt;
 
 use clock::Instant;
-use smoltcp::wire::{
-    ArpPacket, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet,
-    TcpPacket,
-};
+use smoltcp::wire::{EthernetFrame, PrettyPrinter};
 
 use super::trace::Trace;
 use crate::scenario::SECURE_PORT;
+use crate::segment::Segment;
 
 /// Which way a frame went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +43,7 @@ impl FrameLog {
     pub(crate) fn new(lines: bool, capture: bool) -> Self {
         Self {
             lines: lines.then(Vec::new),
-            capture: capture.then(|| pcap_header().to_vec()),
+            capture: capture.then(pcap_header),
             ..Self::default()
         }
     }
@@ -171,6 +169,7 @@ impl Digest {
 
 /// Bytes of an Ethernet header.
 const ETHERNET_BYTES: usize = 14;
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 /// Where the checksum is in a TCP header (RFC 9293 s3.1).
 const CHECKSUM_AT: usize = 16;
 
@@ -185,76 +184,29 @@ struct Sealed {
 
 /// The part of `frame` that may be ciphertext; `None` if the seed determines all of it.
 fn sealed_part(frame: &[u8]) -> Option<Sealed> {
-    let unknown = Sealed {
-        from: ETHERNET_BYTES.min(frame.len()),
-        checksum: None,
+    let Some(segment) = Segment::parse_valid(frame) else {
+        let is_arp = frame.get(12..ETHERNET_BYTES) == Some(&ETHERTYPE_ARP);
+        return (!is_arp).then(|| Sealed {
+            from: ETHERNET_BYTES.min(frame.len()),
+            checksum: None,
+        });
     };
-    let ethernet = EthernetFrame::new_checked(frame).ok()?;
-    if ethernet.ethertype() == EthernetProtocol::Arp {
-        return None;
-    }
-    let Some((source, destination, segment)) = sound_segment(&ethernet) else {
-        return Some(unknown);
-    };
-    let Ok(tcp) = TcpPacket::new_checked(segment) else {
-        return Some(unknown);
-    };
-    if !tcp.verify_checksum(&source, &destination) {
-        return Some(unknown);
-    }
-    if tcp.src_port() != SECURE_PORT && tcp.dst_port() != SECURE_PORT {
+    if segment.source.1 != SECURE_PORT && segment.destination.1 != SECURE_PORT {
         return None;
     }
     // Nothing follows an IP packet in our frames.
-    let header = frame.len() - segment.len();
+    let from = frame.len() - segment.payload.len();
     Some(Sealed {
-        from: header + usize::from(tcp.header_len()),
-        checksum: Some(header + CHECKSUM_AT),
+        from,
+        checksum: Some(from - segment.header_bytes + CHECKSUM_AT),
     })
 }
 
-/// Ends and segment of a TCP packet whose IP header is sound.
-fn sound_segment<'a>(
-    ethernet: &EthernetFrame<&'a [u8]>,
-) -> Option<(IpAddress, IpAddress, &'a [u8])> {
-    match ethernet.ethertype() {
-        EthernetProtocol::Ipv4 => {
-            let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
-            let is_tcp = packet.verify_checksum() && packet.next_header() == IpProtocol::Tcp;
-            let ends = (packet.src_addr().into(), packet.dst_addr().into());
-            is_tcp.then(|| (ends.0, ends.1, packet.payload()))
-        }
-        EthernetProtocol::Ipv6 => {
-            let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
-            let is_tcp = packet.next_header() == IpProtocol::Tcp;
-            let ends = (packet.src_addr().into(), packet.dst_addr().into());
-            is_tcp.then(|| (ends.0, ends.1, packet.payload()))
-        }
-        _ => None,
-    }
-}
-
 /// The header of a pcap file with nanosecond stamps, link type Ethernet.
-const fn pcap_header() -> [u8; 24] {
-    let mut header = [0; 24];
-    let (magic, version, snap_length, ethernet) = (
-        0xa1b2_3c4d_u32.to_le_bytes(),
-        [2, 0, 4, 0],
-        65_536_u32.to_le_bytes(),
-        [1, 0, 0, 0],
-    );
-    let fields = [(0, magic), (4, version), (16, snap_length), (20, ethernet)];
-    let mut index = 0;
-    while index < fields.len() {
-        let (at, bytes) = fields[index];
-        let mut byte = 0;
-        while byte < 4 {
-            header[at + byte] = bytes[byte];
-            byte += 1;
-        }
-        index += 1;
-    }
-    header
+fn pcap_header() -> Vec<u8> {
+    let (magic, version) = (0xa1b2_3c4d_u32.to_le_bytes(), [2, 0, 4, 0]);
+    let (snap_length, ethernet) = (65_536_u32.to_le_bytes(), [1, 0, 0, 0]);
+    [magic, version, [0; 4], [0; 4], snap_length, ethernet].concat()
 }
 
 fn append_to_capture(capture: &mut Vec<u8>, now: Instant, frame: &[u8]) {
@@ -268,72 +220,8 @@ fn append_to_capture(capture: &mut Vec<u8>, now: Instant, frame: &[u8]) {
 
 /// One line on a frame, for people; read by smoltcp, so that a mistake of ours shows.
 fn describe(frame: &[u8]) -> String {
-    let Ok(ethernet) = EthernetFrame::new_checked(frame) else {
-        return format!("{} bytes that are no frame", frame.len());
-    };
-    let described = match ethernet.ethertype() {
-        EthernetProtocol::Arp => {
-            ArpPacket::new_checked(ethernet.payload()).map(|packet| format!("{packet}"))
-        }
-        EthernetProtocol::Ipv4 => Ipv4Packet::new_checked(ethernet.payload()).map(|packet| {
-            if !packet.verify_checksum() {
-                return format!("{} bytes DAMAGED", frame.len());
-            }
-            let ends = (packet.src_addr().into(), packet.dst_addr().into());
-            describe_ip(ends, packet.next_header(), packet.payload())
-        }),
-        EthernetProtocol::Ipv6 => Ipv6Packet::new_checked(ethernet.payload()).map(|packet| {
-            let ends = (packet.src_addr().into(), packet.dst_addr().into());
-            describe_ip(ends, packet.next_header(), packet.payload())
-        }),
-        EthernetProtocol::Unknown(other) => return format!("ethertype {other:#06x}"),
-    };
-    described.unwrap_or_else(|_| format!("{} malformed bytes", frame.len()))
-}
-
-fn describe_ip(ends: (IpAddress, IpAddress), protocol: IpProtocol, payload: &[u8]) -> String {
-    let (source, destination) = ends;
-    match (protocol, TcpPacket::new_checked(payload)) {
-        (IpProtocol::Tcp, Ok(segment)) => {
-            let sound = segment.verify_checksum(&source, &destination);
-            let damaged = if sound { "" } else { " DAMAGED" };
-            let (from, to) = (segment.src_port(), segment.dst_port());
-            format!(
-                "{source}:{from} {destination}:{to} {}{damaged}",
-                describe_tcp(&segment, sound)
-            )
-        }
-        _ => format!("{source} {destination} {protocol} {} bytes", payload.len()),
-    }
-}
-
-fn describe_tcp(segment: &TcpPacket<&[u8]>, is_sound: bool) -> String {
-    let flags: String = [
-        (segment.syn(), 'S'),
-        (segment.fin(), 'F'),
-        (segment.rst(), 'R'),
-        (segment.psh(), 'P'),
-        (segment.ack(), '.'),
-    ]
-    .iter()
-    .filter_map(|(set, letter)| set.then_some(*letter))
-    .collect();
-    // Sequence numbers as the wire has them: unsigned.
-    let unsigned = |number: smoltcp::wire::TcpSeqNumber| number.0.cast_unsigned();
-    let mut line = format!(
-        "[{flags}] seq {} ack {} win {} len {}",
-        unsigned(segment.seq_number()),
-        unsigned(segment.ack_number()),
-        segment.window_len(),
-        segment.payload().len()
-    );
-    // In damaged segments payload may pass for options.
-    if is_sound && let Ok(ranges) = segment.selective_ack_ranges() {
-        for (left, right) in ranges.into_iter().flatten() {
-            line.push_str(&format!(" sack {left}-{right}"));
-        }
-    }
-    line
+    let printer = PrettyPrinter::<EthernetFrame<&[u8]>>::new("", &frame);
+    printer.to_string().replace('\n', "")
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ pub(crate) mod trace;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use clock::{Duration, Instant};
+use counters::CounterSet as _;
 
 use crate::abusive_peer::AbusivePeer;
-use crate::client::{Client, Secured, Violation, mac_of};
+use crate::client::{Client, Tally, Violation, mac_of};
 use crate::crafted;
 use crate::scenario::{Event, SERVER_V4, SERVER_V6};
 use crate::workers::{Switch, Workers};
@@ -105,133 +106,63 @@ pub(crate) const UNLIMITED_READS: ReadLimits = ReadLimits {
 pub(crate) const SEND_TIMEOUT_NEVER: Duration = Duration::from_secs(1 << 30);
 
 /// A deliberate bug: the checks must find each, or they check nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Canary {
-    /// The clients expect another byte at one offset of each object.
+    /// The clients expect one wrong byte of each object
     WrongByte,
-    /// One frame's payload is altered so that its checksum stays right.
+    /// One frame is altered, with a right checksum
     Frame,
-    /// One slot is not freed.
+    /// One slot is not freed
     Slot,
-    /// From some moment on all frames to the clients are lost.
+    /// From some moment on all frames to the clients are lost
     Silence,
-    /// Retransmissions are altered, with a right checksum.
+    /// Retransmissions are altered, with a right checksum
     Repeat,
-    /// Files change without a change of size or times, and there is no TLS.
+    /// Files change unnoticed, without TLS
     Unnoticed,
-    /// The server has no read budget.
+    /// No read budget (see --scenario abusive)
     Reads,
-    /// The server has no send timeout.
+    /// No send timeout (see --scenario abusive)
     SendTimeout,
-    /// Slots on loan are given back before the device has read them.
+    /// Slots are given back before they were read (see --scenario lending)
     Loan,
-    /// The server has one connection less than it should.
+    /// The connection table has one entry less (see --scenario famine)
     Table,
-    /// Segments that reach the wrong worker are dropped.
+    /// Segments at the wrong worker are dropped (see --scenario workers)
     Strays,
-    /// A fault that TCP once had.
-    Tcp(Fault),
+    /// A timeout in a recovery reduces ssthresh again (see --scenario paths)
+    TimeoutReducesTwice,
+    /// Needless recoveries are not undone (see --scenario paths)
+    RecoveryUndo,
+    /// The RTO of a long path has no margin (see --scenario paths)
+    TimeoutMargin,
+    /// Spurious timeouts are not undone (see --scenario paths)
+    TimeoutUndo,
+    /// Retransmissions give no RTT sample (see --scenario paths)
+    RttSample,
+    /// CUBIC counts application-limited time (see --scenario paths)
+    PauseCounts,
+    /// Slow start passes ssthresh (see --scenario paths)
+    Overshoot,
+    /// Each echo of a mark reduces the window (see --scenario paths)
+    EchoTwice,
 }
 
 impl Canary {
     /// The fault of TCP that it is.
     pub(crate) const fn tcp_fault(self) -> Option<Fault> {
-        match self {
-            Self::Tcp(fault) => Some(fault),
-            _ => None,
-        }
+        Some(match self {
+            Self::TimeoutReducesTwice => Fault::TimeoutReducesTwice,
+            Self::RecoveryUndo => Fault::RecoveryNotUndone,
+            Self::TimeoutMargin => Fault::TimeoutWithoutMargin,
+            Self::TimeoutUndo => Fault::TimeoutNotUndone,
+            Self::RttSample => Fault::NoSampleOfRetransmission,
+            Self::PauseCounts => Fault::PauseCounts,
+            Self::Overshoot => Fault::SlowStartOvershoots,
+            Self::EchoTwice => Fault::EchoAnsweredTwice,
+            _ => return None,
+        })
     }
-
-    /// Every canary, what it is called on the command line, and what it does.
-    pub(crate) const NAMES: &[(&str, Self, &str)] = &[
-        (
-            "wrong-byte",
-            Self::WrongByte,
-            "the clients expect one wrong byte",
-        ),
-        (
-            "frame",
-            Self::Frame,
-            "one frame is altered, with a right checksum",
-        ),
-        ("slot", Self::Slot, "one slot is not freed"),
-        (
-            "silence",
-            Self::Silence,
-            "all frames to the clients are lost",
-        ),
-        ("repeat", Self::Repeat, "retransmissions are altered"),
-        (
-            "unnoticed",
-            Self::Unnoticed,
-            "files change unnoticed, without TLS",
-        ),
-        (
-            "reads",
-            Self::Reads,
-            "no read budget (see --scenario abusive)",
-        ),
-        (
-            "send-timeout",
-            Self::SendTimeout,
-            "no send timeout (see --scenario abusive)",
-        ),
-        (
-            "loan",
-            Self::Loan,
-            "slots are given back before they were read (see --scenario lending)",
-        ),
-        (
-            "table",
-            Self::Table,
-            "the connection table has one entry less (see --scenario famine)",
-        ),
-        (
-            "strays",
-            Self::Strays,
-            "segments at the wrong worker are dropped (see --scenario workers)",
-        ),
-        (
-            "timeout-reduces-twice",
-            Self::Tcp(Fault::TimeoutReducesTwice),
-            "a timeout in a recovery reduces ssthresh again (see --scenario paths)",
-        ),
-        (
-            "recovery-undo",
-            Self::Tcp(Fault::RecoveryNotUndone),
-            "needless recoveries are not undone (see --scenario paths)",
-        ),
-        (
-            "timeout-margin",
-            Self::Tcp(Fault::TimeoutWithoutMargin),
-            "the RTO of a long path has no margin (see --scenario paths)",
-        ),
-        (
-            "timeout-undo",
-            Self::Tcp(Fault::TimeoutNotUndone),
-            "spurious timeouts are not undone (see --scenario paths)",
-        ),
-        (
-            "rtt-sample",
-            Self::Tcp(Fault::NoSampleOfRetransmission),
-            "retransmissions give no RTT sample (see --scenario paths)",
-        ),
-        (
-            "pause-counts",
-            Self::Tcp(Fault::PauseCounts),
-            "CUBIC counts application-limited time (see --scenario paths)",
-        ),
-        (
-            "overshoot",
-            Self::Tcp(Fault::SlowStartOvershoots),
-            "slow start passes ssthresh (see --scenario paths)",
-        ),
-        (
-            "echo-twice",
-            Self::Tcp(Fault::EchoAnsweredTwice),
-            "each echo of a mark reduces the window (see --scenario paths)",
-        ),
-    ];
 }
 
 /// How a run ended.
@@ -247,24 +178,11 @@ pub(crate) struct Outcome {
     pub(crate) steps: u64,
     /// Frames both ways.
     pub(crate) frames: u64,
-    /// Replies read whole.
-    pub(crate) replies: u64,
-    /// Body bytes compared with their objects.
-    pub(crate) verified_bytes: u64,
-    /// Counts of TLS handshakes.
-    pub(crate) secured: Secured,
-    /// Failures that an injected fault explains, by reason: see [`crate::client::Report`].
-    pub(crate) late: u64,
-    pub(crate) broken: u64,
-    pub(crate) refused: u64,
-    /// Of these, what a failed read may also explain.
+    /// What the clients met.
+    pub(crate) tally: Tally,
+    /// Connections that a full table ended, whose end a failed read may also explain.
     pub(crate) refused_or_broken: u64,
-    pub(crate) busy: u64,
-    pub(crate) closed: u64,
-    pub(crate) key_used: u64,
-    /// Requests given up for such a reason.
-    pub(crate) given_up: u64,
-    /// The server's counters.
+    /// All counters.
     pub(crate) counters: Vec<(&'static str, u64)>,
 }
 
@@ -285,14 +203,14 @@ impl Outcome {
             + count("record_reseal_mismatch_count")
             + count("tls_key_exhausted_count");
         let overflows = count("tcp_overflow_count") + count("tcp_evicted_count");
-        let overdrawn = self.broken > failures
-            || self.refused - self.refused_or_broken > overflows
-            || self.broken + self.refused > failures + overflows;
+        let (broken, refused) = (self.tally.broken_count, self.tally.refused_count);
+        let overdrawn = broken > failures
+            || refused - self.refused_or_broken > overflows
+            || broken + refused > failures + overflows;
         overdrawn.then(|| {
             format!(
-                "{} replies broken by {failures} failed reads and keys, {} connections refused \
-                 by {overflows} full tables",
-                self.broken, self.refused
+                "{broken} replies broken by {failures} failed reads and keys, {refused} connections \
+                 refused by {overflows} full tables"
             )
         })
     }
@@ -634,10 +552,10 @@ impl World {
         for refusal in &client.report().refusals {
             let (server, peer) = (client.server(), (client.address(), refusal.port));
             if self.server.may_have_been_full(server, peer) {
-                outcome.refused += 1;
+                outcome.tally.refused_count += 1;
                 outcome.refused_or_broken += u64::from(refusal.may_be_broken);
             } else if refusal.may_be_broken {
-                outcome.broken += 1;
+                outcome.tally.broken_count += 1;
             } else {
                 let number = client.number();
                 let (port, what) = (refusal.port, &refusal.description);
@@ -660,18 +578,11 @@ impl World {
         outcome.counters.extend(self.network.counters());
         for client in &self.clients {
             let report = client.report();
-            outcome.replies += report.replies;
-            outcome.verified_bytes += report.verified_bytes;
-            outcome.secured.add(&report.secured);
-            outcome.late += report.late;
-            outcome.broken += report.broken;
+            outcome.tally = outcome.tally.plus(&report.tally);
             self.judge_refusals(client, &mut outcome);
-            outcome.busy += report.busy;
-            outcome.closed += report.closed;
-            outcome.key_used += report.key_used;
-            outcome.given_up += report.given_up;
             outcome.violations.extend(report.violations.iter().cloned());
         }
+        outcome.counters.extend(outcome.tally.as_pairs());
         self.check_reads();
         outcome.violations.extend(self.excess.take());
         let abusive = self.abusive.iter().filter_map(AbusivePeer::violation);

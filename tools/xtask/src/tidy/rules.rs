@@ -70,8 +70,8 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 10] = [
     (
         "sim",
         &[
-            "clock", "diskmap", "http", "link", "memory", "record", "session", "store", "tcp",
-            "wire", "worker",
+            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "store",
+            "tcp", "wire", "worker",
         ],
     ),
     (
