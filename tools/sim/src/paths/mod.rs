@@ -8,8 +8,6 @@
 
 pub(crate) mod leg;
 mod marks;
-#[cfg(test)]
-mod matrix;
 mod meter;
 mod oracle;
 mod plan;

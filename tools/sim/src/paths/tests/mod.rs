@@ -1,5 +1,7 @@
 //! The product passes, each fault that TCP once had is found, and every oracle can fail.
 
+mod matrix;
+
 use clock::{Duration, Instant};
 use tcp::Fault;
 use wire::{

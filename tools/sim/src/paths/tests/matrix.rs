@@ -2,7 +2,7 @@
 //! of a fixed rate, for each RTT, loss rate, buffer and congestion control. A committed file has it, so that whoever
 //! changes TCP sees in review what the change does.
 //!
-//! It judges nothing: the bounds are those of [`super::oracle`]. Every cell is the median of
+//! It judges nothing: the bounds are those of [`super::super::oracle`]. Every cell is the median of
 //! [`SEEDS`] runs. Bounded: [`TRANSFER_BYTES`] or [`LASTS_MAX`], whichever comes first.
 
 use core::fmt::Write as _;
@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use clock::{Duration, Instant};
 use session::CongestionControl;
 
-use super::leg::{LegPlan, MILLION};
-use super::plan::{PathsPlan, Trial, product_bytes};
-use super::receiver::{AckPolicy, ReceiverPlan, RequestPlan};
-use super::run::Run;
+use super::super::leg::{LegPlan, MILLION};
+use super::super::plan::{PathsPlan, Trial, product_bytes};
+use super::super::receiver::{AckPolicy, ReceiverPlan, RequestPlan};
+use super::super::run::Run;
 use crate::world::frame_log::FrameLog;
 
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/snapshots/loss_matrix.txt");
 /// Rate of the bottleneck.
 const RATE_BITS: u64 = 50_000_000;
 const RTT_MILLIS: [u64; 3] = [10, 40, 200];
@@ -54,9 +55,9 @@ struct Measured {
 }
 
 /// The whole matrix, as it is committed.
-pub(crate) fn text() -> String {
+fn text() -> String {
     let mut text = format!(
-        "# The loss matrix of tools/sim (src/paths/matrix.rs): one transfer of {} MB at {} Mb/s.\n\
+        "# The loss matrix of tools/sim (src/paths/tests/matrix.rs): one transfer of {} MB at {} Mb/s.\n\
          # Goodput: % of the rate. Resent: % of the bytes sent. Timeouts: count. Read: from the disk, % \
          of the bytes received. Medians of {SEEDS} seeds.\n\
          # Written by: UPDATE_SNAPSHOTS=1 cargo test -p atlas-sim loss_matrix\n\
@@ -206,24 +207,17 @@ fn tenths(value: u64) -> String {
     format!("{}.{}", value / 10, value % 10)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::text;
-
-    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/snapshots/loss_matrix.txt");
-
-    /// Run with `UPDATE_SNAPSHOTS=1` after a change of TCP: the file is written anew.
-    #[test]
-    fn the_loss_matrix_is_the_committed_one() {
-        let text = text();
-        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-            std::fs::write(FILE, &text).expect("the snapshot is writable");
-        }
-        let committed = std::fs::read_to_string(FILE).expect("the snapshot is committed");
-        assert!(
-            text == committed,
-            "snapshots/loss_matrix.txt is stale: UPDATE_SNAPSHOTS=1 cargo test -p atlas-sim \
-             loss_matrix writes it; commit it, and say in the message why goodput has changed\n{text}"
-        );
+/// Run with `UPDATE_SNAPSHOTS=1` after a change of TCP: the file is written anew.
+#[test]
+fn the_loss_matrix_is_the_committed_one() {
+    let text = text();
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(FILE, &text).expect("the snapshot is writable");
     }
+    let committed = std::fs::read_to_string(FILE).expect("the snapshot is committed");
+    assert!(
+        text == committed,
+        "snapshots/loss_matrix.txt is stale: UPDATE_SNAPSHOTS=1 cargo test -p atlas-sim loss_matrix \
+         writes it; commit it, and say in the message why goodput has changed\n{text}"
+    );
 }
