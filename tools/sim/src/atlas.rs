@@ -12,11 +12,11 @@ use clock::{Duration, Instant, UnixTime};
 use diskmap::Disk;
 use diskmap::sim::{SimChange, SimConfig as DiskConfig, SimContent, SimDisk};
 use link::Link;
-use link::sim::{PathConfig, SimConfig as LinkConfig, SimPort};
+use link::sim::SimPort;
 use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
 use session::{Conductor, Stray};
-use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store, StoreConfig};
+use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
 use worker::Worker;
@@ -28,7 +28,7 @@ use crate::client::{PORT_FIRST, Violation};
 use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
 use crate::occupancy::Occupancy;
-use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
+use crate::scenario::{Event, PORT, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
 use crate::world::trace::Trace;
 use crate::world::{Canary, Reading, Resources};
 
@@ -40,8 +40,6 @@ const WRAP_BYTES: u32 = 60_000;
 const WRAP_TRIALS_MAX: u64 = 400_000;
 /// Counts retransmitted bytes that were compared with the first transmission.
 pub(crate) const REPEATED_BYTES: &str = "sim_repeated_bytes";
-/// Most look-ups of the catalogue in progress; fewer if the scenario has fewer objects.
-const LOOKUPS_MAX: usize = 64;
 
 /// The server or one worker of it, and the faults of its scenario.
 pub(crate) struct Atlas {
@@ -67,7 +65,7 @@ pub(crate) fn assemble_worker(
 ) -> (Atlas, SimPort) {
     // Each queue and disk has random numbers of its own.
     let fault_seed = scenario.fault_seed ^ u64::from(number) << 32;
-    let (link, port) = link::sim::pair(link_config(scenario), fault_seed);
+    let (link, port) = link::sim::pair(scenario.link.clone(), fault_seed);
     let mut link = CheckedLink::new(link, usize::from(number), occupancy);
     let disk = make_disk(scenario, fault_seed);
     let store = make_store(scenario);
@@ -78,7 +76,7 @@ pub(crate) fn assemble_worker(
         ..ArenaConfig::new(scenario.slots)
     })
     .expect("invariant: scenarios have valid arenas, and memory for a few slots");
-    if scenario.lending.is_some() {
+    if scenario.link.borrows_slots {
         link.borrow_slots(arena.slot_memory())
             .expect("invariant: the simulated link was told to");
     }
@@ -92,7 +90,7 @@ pub(crate) fn assemble_worker(
         worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
-        revalidate_after: scenario.revalidate_after,
+        revalidate_after: scenario.store.revalidate_after,
         next_timeout: Some(scenario.epoch),
         failure: None,
     };
@@ -124,55 +122,10 @@ impl Atlas {
     }
 }
 
-fn link_config(scenario: &Scenario) -> LinkConfig {
-    LinkConfig {
-        mac: MAC,
-        mtu_bytes: scenario.mtu_bytes,
-        segmentation_bytes_max: scenario.segmentation_bytes_max,
-        checksum_offload: scenario.checksum_offload,
-        transmit_bits_per_second: scenario.transmit_bits,
-        transmit_queue_frames_max: scenario.transmit_queue_frames,
-        borrows_slots: scenario.lending.is_some(),
-        device_delay: scenario.lending.unwrap_or_default().device_delay,
-        kept_slots_ppm: ppm(scenario.lending.unwrap_or_default().kept_permille),
-        to_port: path_config(&scenario.outbound),
-        to_link: path_config(&scenario.inbound),
-    }
-}
-
-/// Parts of a million.
-fn ppm(permille: u16) -> u32 {
-    u32::from(permille) * (link::sim::MILLION / 1000)
-}
-
-fn path_config(path: &Path) -> PathConfig {
-    PathConfig {
-        loss_ppm: ppm(path.loss_permille),
-        duplicate_ppm: ppm(path.duplicate_permille),
-        corrupt_ppm: ppm(path.corrupt_permille),
-        reorder_ppm: ppm(path.reorder_permille),
-        reorder_delay: path.reorder_delay,
-        delay: path.delay,
-        bits_per_second: path.rate_bits,
-        queue_frames_max: path.queue_frames,
-    }
-}
-
 fn make_disk(scenario: &Scenario, seed: u64) -> SimDisk {
-    let trouble = &scenario.disk;
-    let chance = |permille: u16| u32::from(permille) * (diskmap::sim::CHANCE_SCALE / 1000);
     let mut disk = SimDisk::new(DiskConfig {
         seed,
-        queue_depth: trouble.depth,
-        files_max: trouble.files,
-        block_bytes: trouble.block_bytes,
-        read_bytes_max: trouble.read_bytes_max,
-        latency_min: trouble.latency_min,
-        latency_max: trouble.latency_max,
-        stuck_chance: chance(trouble.stuck_permille),
-        stuck_max: trouble.stuck_max.max(trouble.latency_max),
-        partial_chance: chance(trouble.partial_permille),
-        error_chance: chance(trouble.error_permille),
+        ..scenario.disk
     });
     for object in &scenario.objects {
         let file = disk.add_file(pattern(object.content, object.size_bytes));
@@ -209,18 +162,11 @@ fn pattern(content: Content, size_bytes: u64) -> SimContent {
 }
 
 fn make_store(scenario: &Scenario) -> Store {
-    let lookups_max = LOOKUPS_MAX.min(scenario.objects_max);
     let mut catalogue = Catalogue::new();
     for object in &scenario.objects {
         catalogue.insert(&object.path(), entry(object, 0, scenario.answers_later));
     }
-    let config = StoreConfig {
-        objects_max: scenario.objects_max,
-        lookups_max,
-        revalidate_after: scenario.revalidate_after,
-        ..StoreConfig::default()
-    };
-    Store::catalogue(catalogue, config)
+    Store::catalogue(catalogue, scenario.store)
 }
 
 fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEntry {
@@ -249,23 +195,13 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         checksum_offload: capabilities.checksum_offload,
         http_port: Some(PORT),
         https_port: Some(SECURE_PORT),
-        key_records_max: scenario.key_records_max,
-        tcp: scenario.tcp,
         // Either, so that runs cover both. No byte depends on it.
         aead_library: AeadLibrary::ALL[usize::from(!scenario.fault_seed.is_multiple_of(2))],
         connections_max: scenario.connections_max_each(),
         seed: server_seed(scenario),
-        replies: http::ReplyConfig {
-            cors: scenario.cors,
-            ..http::ReplyConfig::default()
-        },
         unix_seconds_at_start: UNIX_SECONDS,
-        head_timeout: scenario.head_timeout,
-        idle_timeout: scenario.idle_timeout,
-        send_timeout: scenario.send_timeout,
-        read_limits: scenario.read_limits,
-        reads_max: scenario.slots.min(scenario.disk.depth) as usize,
-        ..session::Config::default()
+        reads_max: scenario.slots.min(scenario.disk.queue_depth) as usize,
+        ..scenario.session.clone()
     }
 }
 
@@ -298,7 +234,7 @@ fn server_seed(scenario: &Scenario) -> [u8; 32] {
         peer: (first.address, PORT_FIRST).into(),
     };
     // Address resolution there and back, then the SYN.
-    let arrives = first.starts + 3 * scenario.inbound.delay;
+    let arrives = first.starts + 3 * scenario.link.to_link.delay;
     for trial in 0..WRAP_TRIALS_MAX {
         seed[16..24].copy_from_slice(&(scenario.fault_seed ^ trial).to_le_bytes());
         let (_, key) = seed.split_at(16);

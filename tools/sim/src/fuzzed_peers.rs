@@ -12,13 +12,13 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use clock::Instant;
-use link::sim::SimPort;
+use link::sim::{PathConfig, SimPort};
 use smoltcp::wire::{EthernetFrame, Ipv4Packet, Ipv6Packet, TcpPacket};
 use wire::{MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::atlas::{self, Atlas, MAC};
 use crate::crafted;
-use crate::scenario::{Event, PORT, Path, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
+use crate::scenario::{Event, PORT, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
 
 /// Most actions read of one input.
 const ACTIONS_MAX: usize = 400;
@@ -101,11 +101,8 @@ fn act_all(input: &[u8]) -> Vec<(&'static str, u64)> {
     let theme = Theme::named("famine").expect("invariant: a theme of that name");
     let mut scenario = Scenario::draw(seed.into(), theme);
     // No delay: an answer arrives before the next action.
-    let network = Path {
-        queue_frames: usize::MAX,
-        ..Path::default()
-    };
-    (scenario.inbound, scenario.outbound) = (network, network);
+    scenario.link.to_link = PathConfig::default();
+    scenario.link.to_port = PathConfig::default();
     // One object, of a few segments and blocks.
     scenario.objects.truncate(1);
     for object in &mut scenario.objects {

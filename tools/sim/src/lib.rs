@@ -101,12 +101,12 @@ fn run(
         _ => Scenario::draw(seed, theme),
     };
     match canary {
-        Some(Canary::Reads) => scenario.read_limits = world::UNLIMITED_READS,
-        Some(Canary::SendTimeout) => scenario.send_timeout = world::SEND_TIMEOUT_NEVER,
+        Some(Canary::Reads) => scenario.session.read_limits = world::UNLIMITED_READS,
+        Some(Canary::SendTimeout) => scenario.session.send_timeout = world::SEND_TIMEOUT_NEVER,
         _ => {}
     }
     if let Some(fault) = canary.and_then(Canary::tcp_fault) {
-        scenario.tcp.canary = tcp::Canary::of(fault);
+        scenario.session.tcp.canary = tcp::Canary::of(fault);
     }
     let (mut server, network) = workers::assemble(&scenario);
     server.set_trace(frame_log.trace().as_ref());

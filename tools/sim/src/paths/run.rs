@@ -6,7 +6,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 
 use clock::{Duration, Instant};
-use link::sim::SimPort;
+use link::sim::{SimConfig as LinkConfig, SimPort};
 use session::TcpConfig;
 use tcp::{Canary as TcpCanary, Fault};
 use wire::TcpFlags;
@@ -264,25 +264,18 @@ fn make_scenario(plan: &PathsPlan, fault: Option<Fault>) -> Scenario {
     let mut scenario = Scenario::draw(plan.seed, clean);
     scenario.epoch = plan.epoch;
     scenario.path_mtu_bytes = None;
-    scenario.mtu_bytes = 1500;
-    scenario.segmentation_bytes_max = plan.segmentation_bytes_max;
-    scenario.checksum_offload = true;
-    scenario.transmit_queue_frames = 1024;
-    scenario.transmit_bits = 0;
-    scenario.lending = None;
+    scenario.link = LinkConfig {
+        segmentation_bytes_max: plan.segmentation_bytes_max,
+        ..LinkConfig::default()
+    };
     scenario.slots = 64;
     scenario.slot_bytes = 65_536;
     scenario.disk.latency_min = Duration::from_micros(50);
     scenario.disk.latency_max = Duration::from_micros(100);
     scenario.disk.read_bytes_max = 65_536;
-    scenario.idle_timeout = Duration::from_secs(600);
-    scenario.head_timeout = Duration::from_secs(600);
-    scenario.send_timeout = SEND_TIMEOUT;
-    scenario.inbound = crate::scenario::Path {
-        queue_frames: usize::MAX,
-        ..crate::scenario::Path::default()
-    };
-    scenario.outbound = scenario.inbound;
+    scenario.session.idle_timeout = Duration::from_secs(600);
+    scenario.session.head_timeout = Duration::from_secs(600);
+    scenario.session.send_timeout = SEND_TIMEOUT;
     scenario.answers_later = false;
     scenario.events.clear();
     scenario.clients.clear();
@@ -294,7 +287,7 @@ fn make_scenario(plan: &PathsPlan, fault: Option<Fault>) -> Scenario {
         later: None,
         size_bytes: OBJECT_BYTES,
     }];
-    scenario.tcp = TcpConfig {
+    scenario.session.tcp = TcpConfig {
         congestion: plan.congestion,
         is_paced: plan.is_paced,
         canary: fault.map_or(TcpCanary::NONE, TcpCanary::of),

@@ -11,9 +11,13 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use clock::Instant;
-use session::{CongestionControl, ReadLimits, TcpConfig};
+use diskmap::sim::SimConfig as DiskConfig;
+use link::sim::{MILLION, PathConfig, SimConfig as LinkConfig};
+use session::{CongestionControl, TcpConfig};
+use store::StoreConfig;
 
 use crate::abusive_peer::{AbusivePlan, Conduct as Abuse};
+use crate::atlas;
 use crate::client::plan::{ClientPlan, Later, ObjectPlan, Permits};
 use crate::content::Content;
 use crate::rng::Rng;
@@ -32,6 +36,10 @@ const FILES_MAX: u32 = 64;
 /// Objects the store has open at once. A failed read retires an object that others still use, and
 /// it is opened anew: each client may hold another one.
 const HANDLES_MAX: usize = 32;
+/// Most look-ups of the catalogue in progress; fewer if the scenario has fewer objects.
+const LOOKUPS_MAX: usize = 64;
+/// Longest read that is stuck.
+const STUCK_MAX: Duration = Duration::from_millis(500);
 /// Objects larger than this are requested in small ranges only.
 const SIZE_SMALL_MAX: u64 = 10_000_000;
 /// Most abusive peers.
@@ -46,61 +54,6 @@ pub(crate) const SECURE_PORT: u16 = 443;
 pub(crate) const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// The same for IPv6.
 pub(crate) const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
-
-/// Faults of one direction of the network. Rates are in thousandths of frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Path {
-    /// Never arrives.
-    pub(crate) loss_permille: u16,
-    /// Arrives late, behind younger frames,
-    pub(crate) reorder_permille: u16,
-    /// by up to this.
-    pub(crate) reorder_delay: Duration,
-    /// Arrives twice.
-    pub(crate) duplicate_permille: u16,
-    /// Arrives with one byte changed.
-    pub(crate) corrupt_permille: u16,
-    /// One way.
-    pub(crate) delay: Duration,
-    /// Bits per second; 0: no limit.
-    pub(crate) rate_bits: u64,
-    /// Frames the bottleneck holds before it drops.
-    pub(crate) queue_frames: usize,
-}
-
-/// Faults of the disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct DiskFaults {
-    /// Fastest read.
-    pub(crate) latency_min: Duration,
-    /// Slowest read; reads overtake each other.
-    pub(crate) latency_max: Duration,
-    /// Thousandths of reads that fail.
-    pub(crate) error_permille: u16,
-    /// Thousandths of reads done in two rounds.
-    pub(crate) partial_permille: u16,
-    /// Thousandths of reads that take up to `stuck_max`.
-    pub(crate) stuck_permille: u16,
-    /// Longest of those.
-    pub(crate) stuck_max: Duration,
-    /// Reads the disk takes at once.
-    pub(crate) depth: u32,
-    /// Objects it has open at once.
-    pub(crate) files: u32,
-    /// Its block.
-    pub(crate) block_bytes: u32,
-    /// Largest read of a file, at most a slot.
-    pub(crate) read_bytes_max: u32,
-}
-
-/// A link that sends from slots on loan, and the faults of its device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Lending {
-    /// From a frame's turn in the queue until the device reads it.
-    pub(crate) device_delay: Duration,
-    /// Thousandths of the slots on loan that it never gives back.
-    pub(crate) kept_permille: u16,
-}
 
 /// An event at a moment of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,64 +107,35 @@ pub(crate) struct Scenario {
     pub(crate) path_mtu_bytes: Option<u16>,
     /// Thousandths of the clients' segments after which an off-path attacker sends one.
     pub(crate) attack_permille: u64,
-    /// MTU of the server's link.
-    pub(crate) mtu_bytes: u16,
-    /// Largest packet the link segments itself; 0: no segmentation offload.
-    pub(crate) segmentation_bytes_max: u32,
-    /// Whether the link completes checksums.
-    pub(crate) checksum_offload: bool,
-    /// Frames the server's transmit queue holds before it says `Full`.
-    pub(crate) transmit_queue_frames: usize,
-    /// Rate at which that queue drains, bits per second; 0: at once, so that it is never full.
-    pub(crate) transmit_bits: u64,
-    /// `None`: the link copies every frame.
-    pub(crate) lending: Option<Lending>,
+    /// The server's link and the network, both ways.
+    pub(crate) link: LinkConfig,
     /// Slots of the arena.
     pub(crate) slots: u32,
     /// Bytes of each.
     pub(crate) slot_bytes: u32,
     /// Certificates in the server's handshake.
     pub(crate) chain: usize,
-    /// Most records sealed with one key of the server.
-    pub(crate) key_records_max: u64,
-    /// Connection table.
-    pub(crate) connections_max: usize,
-    /// A connection without a request is closed after this.
-    pub(crate) idle_timeout: Duration,
-    /// A request head may take this long.
-    pub(crate) head_timeout: Duration,
-    /// A client that acknowledges less than a segment for so long is reset.
-    pub(crate) send_timeout: Duration,
-    /// Objects open at once.
-    pub(crate) objects_max: usize,
+    /// The server, but for what follows from its link, its secrets and the number of workers.
+    /// ([`Scenario::connections_max_each`]).
+    pub(crate) session: session::Config,
+    /// The tables of its store.
+    pub(crate) store: StoreConfig,
     /// Whether the store answers look-ups in a later round.
     pub(crate) answers_later: bool,
-    /// How long the store uses an object without looking its path up again.
-    pub(crate) revalidate_after: Duration,
-    /// Whether replies carry CORS fields.
-    pub(crate) cors: bool,
-    /// Clients to server.
-    pub(crate) inbound: Path,
-    /// Server to clients.
-    pub(crate) outbound: Path,
     /// The disk.
-    pub(crate) disk: DiskFaults,
+    pub(crate) disk: DiskConfig,
     /// The objects served.
     pub(crate) objects: Vec<ObjectPlan>,
     /// The clients.
     pub(crate) clients: Vec<ClientPlan>,
     /// Events, in order of time.
     pub(crate) events: Vec<(Instant, Event)>,
-    /// The read budget of a connection.
-    pub(crate) read_limits: ReadLimits,
     /// The abusive peers.
     pub(crate) abusive: Vec<AbusivePlan>,
     /// Whether there is a SYN flood.
     pub(crate) syn_flood: bool,
     /// When the clients' router fails over to another; `None`: there is none.
     pub(crate) failover_at: Option<Instant>,
-    /// How all connections behave, with a fault of TCP if one is to be found.
-    pub(crate) tcp: TcpConfig,
     /// The workers.
     pub(crate) workers: WorkersPlan,
     /// Seed of the server's own secrets.
@@ -235,78 +159,75 @@ impl Scenario {
         let clients = clients::draw_clients(&mut rng, swarm, epoch, mtu_bytes, &objects);
         let delay = rng.log_micros(100..=50_000);
         let slot_bytes = rng.pick(&[16_384, 32_768, 65_536]);
-        let mut scenario = Self {
-            epoch,
-            wraps: rng.chance(30),
-            path_mtu_bytes: swarm.has(Fault::NarrowPath).then(|| {
-                let v6 = clients.iter().any(|client| client.address.is_ipv6());
-                let least = if v6 { MTU_BYTES_MIN_V6 } else { MTU_BYTES_MIN };
-                let drawn = rng.range(least.into()..=mtu_bytes.max(least).into());
-                u16::try_from(drawn).expect("invariant: within u16")
-            }),
-            attack_permille: if swarm.has(Fault::BlindAttack) {
-                rng.log_range(5..=300)
-            } else {
-                0
-            },
-            mtu_bytes,
-            segmentation_bytes_max: if rng.chance(600) { 65_535 } else { 0 },
-            checksum_offload: rng.chance(500),
-            transmit_bits: if swarm.has(Fault::TransmitFamine) {
-                rng.log_range(10_000_000..=2_000_000_000)
-            } else {
-                0
-            },
-            transmit_queue_frames: if swarm.has(Fault::TransmitFamine) {
-                rng.size(1..=8)
-            } else {
-                1024
-            },
-            lending: None,
-            slots: if swarm.has(Fault::SlotFamine) {
-                small(&mut rng, 2..=4)
-            } else {
-                24
-            },
-            slot_bytes,
-            chain: 1,
-            key_records_max: u64::MAX,
-            connections_max: if swarm.has(Fault::TableFamine) {
-                rng.size(1..=3)
-            } else {
-                64
+        let wraps = rng.chance(30);
+        let path_mtu_bytes = swarm.has(Fault::NarrowPath).then(|| {
+            let v6 = clients.iter().any(|client| client.address.is_ipv6());
+            let least = if v6 { MTU_BYTES_MIN_V6 } else { MTU_BYTES_MIN };
+            let drawn = rng.range(least.into()..=mtu_bytes.max(least).into());
+            u16::try_from(drawn).expect("invariant: within u16")
+        });
+        let attack_permille = match swarm.has(Fault::BlindAttack) {
+            true => rng.log_range(5..=300),
+            false => 0,
+        };
+        let mut link = Self::draw_link(&mut rng, swarm, mtu_bytes);
+        let slots = match swarm.has(Fault::SlotFamine) {
+            true => small(&mut rng, 2..=4),
+            false => 24,
+        };
+        let mut session = session::Config {
+            connections_max: match swarm.has(Fault::TableFamine) {
+                true => rng.size(1..=3),
+                false => 64,
             },
             idle_timeout: Duration::from_secs(rng.range(10..=60)),
             head_timeout: Duration::from_secs(rng.range(10..=30)),
             send_timeout: Duration::from_secs(rng.range(60..=300)),
-            objects_max: if swarm.has(Fault::ObjectFamine) {
-                rng.size(1..=3)
-            } else {
-                HANDLES_MAX
-            },
-            answers_later: rng.chance(300),
+            ..session::Config::default()
+        };
+        let objects_max = match swarm.has(Fault::ObjectFamine) {
+            true => rng.size(1..=3),
+            false => HANDLES_MAX,
+        };
+        let answers_later = rng.chance(300);
+        let store = StoreConfig {
+            objects_max,
+            lookups_max: LOOKUPS_MAX.min(objects_max),
             revalidate_after: rng.log_micros(10..=1_000_000),
-            cors: rng.chance(300),
-            inbound: Self::draw_path(&mut rng, swarm, delay),
-            outbound: Self::draw_path(&mut rng, swarm, delay),
-            disk: Self::draw_disk(&mut rng, swarm, slot_bytes),
+            ..StoreConfig::default()
+        };
+        session.replies.cors = rng.chance(300);
+        link.to_link = Self::draw_path(&mut rng, swarm, delay);
+        link.to_port = Self::draw_path(&mut rng, swarm, delay);
+        let disk = Self::draw_disk(&mut rng, swarm, slot_bytes);
+        let (server_seed, fault_seed) = (rng.key(), rng.bits());
+        session.tcp = tcp_config(fault_seed);
+        let mut scenario = Self {
+            epoch,
+            wraps,
+            path_mtu_bytes,
+            attack_permille,
+            link,
+            slots,
+            slot_bytes,
+            chain: 1,
+            session,
+            store,
+            answers_later,
+            disk,
             objects,
             clients,
             events,
-            read_limits: ReadLimits::default(),
             abusive: Vec::new(),
             syn_flood: theme.allows(Fault::SynFlood),
             failover_at: None,
-            tcp: TcpConfig::default(),
             workers: WorkersPlan {
                 count: 1,
                 lost_wake_ups_permille: 0,
             },
-            server_seed: rng.key(),
-            fault_seed: rng.bits(),
-        }
-        .consistent();
-        scenario.tcp = tcp_config(scenario.fault_seed);
+            server_seed,
+            fault_seed,
+        };
         if theme.allows(Fault::Tls) {
             scenario.draw_secure(&mut secure_rng, swarm);
         }
@@ -339,31 +260,30 @@ impl Scenario {
     /// | the server is shut down         | a close or reset between replies, none after it       |
     /// | everything else                | nothing at all                                        |
     pub(crate) fn permits(&self) -> Permits {
-        let drops = |path: &Path| path.loss_permille > 0 || path.corrupt_permille > 0;
+        let paths = [&self.link.to_link, &self.link.to_port];
+        let delays = |path: &PathConfig| {
+            path.loss_ppm > 0 || path.corrupt_ppm > 0 || path.bits_per_second > 0
+        };
         let is_outage = |event: &Event| matches!(event, Event::Down | Event::Stop);
         let outages = self.events.iter().any(|(_, event)| is_outage(event));
         let changes = self
             .events
             .iter()
             .any(|(_, event)| matches!(event, Event::Change { .. } | Event::Alter { .. }));
-        let squeezed = |path: &Path| path.rate_bits > 0;
         Permits {
-            broken_replies: self.disk.error_permille > 0 || changes,
+            broken_replies: self.disk.error_chance > 0 || changes,
             refusals: true,
-            busy: self.objects_max < HANDLES_MAX,
-            worn_keys: self.key_records_max < u64::MAX,
+            busy: self.store.objects_max < HANDLES_MAX,
+            worn_keys: self.session.key_records_max < u64::MAX,
             closes_at: self.when(Event::ShutDown),
             aborts_at: self.when(Event::Abort),
-            lateness: drops(&self.inbound)
-                || drops(&self.outbound)
-                || squeezed(&self.inbound)
-                || squeezed(&self.outbound)
+            lateness: paths.into_iter().any(delays)
                 || outages
                 // Strays wait for their worker, and some find no room.
                 || self.workers.count > 1,
             // Half, because the server's timeout and the client's begin at different moments.
-            lateness_min: self.idle_timeout.min(self.head_timeout) / 2,
-            handshake_timeout: self.head_timeout,
+            lateness_min: self.session.idle_timeout.min(self.session.head_timeout) / 2,
+            handshake_timeout: self.session.head_timeout,
         }
     }
 
@@ -411,11 +331,11 @@ impl Scenario {
                 conduct: draw_abuse(&mut rng),
                 secure: (rng.chance(400) || is_secure).then(|| secure::draw_plan(&mut rng)),
                 object,
-                send_timeout: self.send_timeout,
+                send_timeout: self.session.send_timeout,
             });
         }
         // One that stays must not lock all clients out.
-        self.connections_max += self.abusive.len();
+        self.session.connections_max += self.abusive.len();
     }
 
     /// Draws whether slots are lent, and to what device, from a stream of its own: what is drawn for
@@ -426,11 +346,9 @@ impl Scenario {
         if !drawn.has(Fault::Lending) {
             return;
         }
-        let kept_permille = permille(&mut rng, drawn.has(Fault::KeptSlots));
-        self.lending = Some(Lending {
-            device_delay: rng.log_micros(1..=20_000),
-            kept_permille,
-        });
+        self.link.borrows_slots = true;
+        self.link.kept_slots_ppm = rate_ppm(&mut rng, drawn.has(Fault::KeptSlots));
+        self.link.device_delay = rng.log_micros(1..=20_000);
         if drawn.has(Fault::DeviceStops) {
             let mut at = self.epoch;
             for _ in 0..rng.range(1..=3) {
@@ -469,18 +387,12 @@ impl Scenario {
     /// may all be with one.
     pub(crate) fn connections_max_each(&self) -> usize {
         match self.workers.count {
-            1 => self.connections_max,
+            1 => self.session.connections_max,
             count => {
-                let honest = self.connections_max - self.abusive.len();
+                let honest = self.session.connections_max - self.abusive.len();
                 honest.div_ceil(count.into()) + self.abusive.len()
             }
         }
-    }
-
-    /// Segmentation without checksums does not exist (virtio 1.2, 5.1.3.1).
-    fn consistent(mut self) -> Self {
-        self.checksum_offload |= self.segmentation_bytes_max > 0;
-        self
     }
 
     /// Mostly zero; else a moment soon after which a 32-bit count of milliseconds, or of
@@ -527,43 +439,63 @@ impl Scenario {
             .collect()
     }
 
-    fn draw_path(rng: &mut Rng, swarm: Swarm, delay: Duration) -> Path {
+    fn draw_link(rng: &mut Rng, swarm: Swarm, mtu_bytes: u16) -> LinkConfig {
+        let segmentation_bytes_max = if rng.chance(600) { 65_535 } else { 0 };
+        // Segmentation without checksums does not exist (virtio 1.2, 5.1.3.1).
+        let checksum_offload = rng.chance(500) || segmentation_bytes_max > 0;
+        let mut link = LinkConfig {
+            mac: atlas::MAC,
+            mtu_bytes,
+            segmentation_bytes_max,
+            checksum_offload,
+            ..LinkConfig::default()
+        };
+        if swarm.has(Fault::TransmitFamine) {
+            link.transmit_bits_per_second = rng.log_range(10_000_000..=2_000_000_000);
+            link.transmit_queue_frames_max = rng.size(1..=8);
+        }
+        link
+    }
+
+    fn draw_path(rng: &mut Rng, swarm: Swarm, delay: Duration) -> PathConfig {
         let reorder_delay = rng.log_micros(10..=20_000);
-        let mut rate = |on| permille(rng, on);
-        Path {
-            loss_permille: rate(swarm.has(Fault::Loss)),
-            reorder_permille: rate(swarm.has(Fault::Reorder)),
+        let mut rate = |fault| rate_ppm(rng, swarm.has(fault));
+        PathConfig {
+            loss_ppm: rate(Fault::Loss),
+            reorder_ppm: rate(Fault::Reorder),
             reorder_delay,
-            duplicate_permille: rate(swarm.has(Fault::Duplicate)),
-            corrupt_permille: rate(swarm.has(Fault::Corrupt)),
+            duplicate_ppm: rate(Fault::Duplicate),
+            corrupt_ppm: rate(Fault::Corrupt),
             delay,
-            rate_bits: if swarm.has(Fault::Rate) {
-                rng.log_range(2_000_000..=1_000_000_000)
-            } else {
-                0
+            bits_per_second: match swarm.has(Fault::Rate) {
+                true => rng.log_range(2_000_000..=1_000_000_000),
+                false => 0,
             },
-            queue_frames: rng.size(20..=400),
+            queue_frames_max: rng.size(20..=400),
         }
     }
 
-    fn draw_disk(rng: &mut Rng, swarm: Swarm, slot_bytes: u32) -> DiskFaults {
+    fn draw_disk(rng: &mut Rng, swarm: Swarm, slot_bytes: u32) -> DiskConfig {
         let latency_min = rng.log_micros(20..=2_000);
-        let mut rate = |on| permille(rng, on);
-        DiskFaults {
+        let mut chance = |fault| rate_ppm(rng, swarm.has(fault));
+        let (error_chance, partial_chance) = (chance(Fault::Errors), chance(Fault::Partials));
+        let stuck_chance = chance(Fault::Stuck);
+        let latency_max = latency_min + rng.log_micros(20..=20_000);
+        DiskConfig {
             latency_min,
-            error_permille: rate(swarm.has(Fault::Errors)),
-            partial_permille: rate(swarm.has(Fault::Partials)),
-            stuck_permille: rate(swarm.has(Fault::Stuck)),
-            stuck_max: Duration::from_millis(500),
-            latency_max: latency_min + rng.log_micros(20..=20_000),
-            depth: if swarm.has(Fault::DepthFamine) {
-                small(rng, 1..=4)
-            } else {
-                256
+            latency_max,
+            error_chance,
+            partial_chance,
+            stuck_chance,
+            stuck_max: STUCK_MAX.max(latency_max),
+            queue_depth: match swarm.has(Fault::DepthFamine) {
+                true => small(rng, 1..=4),
+                false => 256,
             },
-            files: FILES_MAX,
+            files_max: FILES_MAX,
             block_bytes: rng.pick(&[512, 4096, 4096, 4096]),
             read_bytes_max: rng.pick(&[slot_bytes, slot_bytes, 16_384, 4096]),
+            ..DiskConfig::new(0)
         }
     }
 
@@ -632,10 +564,10 @@ fn draw_abuse(rng: &mut Rng) -> Abuse {
     ])
 }
 
-/// A rate of up to 5 %, log-uniform; drawn even if it is not used.
-fn permille(rng: &mut Rng, on: bool) -> u16 {
-    let drawn = u16::try_from(rng.log_range(1..=50)).expect("invariant: within u16");
-    if on { drawn } else { 0 }
+/// A rate of up to 5 %, log-uniform, in a million; drawn even if it is not used.
+fn rate_ppm(rng: &mut Rng, on: bool) -> u32 {
+    let permille = u32::try_from(rng.log_range(1..=50)).expect("invariant: small");
+    if on { permille * (MILLION / 1000) } else { 0 }
 }
 
 fn small(rng: &mut Rng, range: core::ops::RangeInclusive<u64>) -> u32 {
@@ -689,23 +621,23 @@ mod tests {
             for client in &scenario.clients {
                 let v6 = client.address.is_ipv6();
                 assert!(!v6 || client.mtu_bytes >= MTU_BYTES_MIN_V6);
-                assert!(client.mtu_bytes <= scenario.mtu_bytes);
+                assert!(client.mtu_bytes <= scenario.link.mtu_bytes);
             }
         }
         let both = |question: &dyn Fn(&Scenario) -> bool| {
             scenarios.iter().any(question) && !scenarios.iter().all(question)
         };
-        assert!(both(&|s| s.outbound.loss_permille > 0));
-        assert!(both(&|s| s.disk.error_permille > 0));
-        assert!(both(&|s| s.segmentation_bytes_max > 0));
-        assert!(both(&|s| s.checksum_offload));
+        assert!(both(&|s| s.link.to_port.loss_ppm > 0));
+        assert!(both(&|s| s.disk.error_chance > 0));
+        assert!(both(&|s| s.link.segmentation_bytes_max > 0));
+        assert!(both(&|s| s.link.checksum_offload));
         assert!(both(&|s| s.slots < 5));
-        assert!(both(&|s| s.lending.is_some()));
-        assert!(both(&|s| s.lending.is_some_and(|it| it.kept_permille > 0)));
+        assert!(both(&|s| s.link.borrows_slots));
+        assert!(both(&|s| s.link.kept_slots_ppm > 0));
         assert!(both(&|s| s.events.iter().any(|(_, it)| *it == Event::Stop)));
         assert!(both(&|s| s.events.is_empty()));
         assert!(both(&|s| s.permits().broken_replies));
-        assert!(both(&|s| s.connections_max < s.connections_wanted()));
+        assert!(both(&|s| s.session.connections_max < s.connections_wanted()));
         assert!(both(&|s| s.permits().lateness));
         assert!(both(&|s| s.permits().worn_keys));
         assert!(both(&|s| s.clients.len() > CLIENTS_MAX));

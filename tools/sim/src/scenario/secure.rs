@@ -29,7 +29,7 @@ impl Scenario {
         let share = rng.pick(&[0, 300, 500, 1000]);
         self.chain = rng.size(1..=4);
         if swarm.has(Fault::WornKeys) {
-            self.key_records_max = wear;
+            self.session.key_records_max = wear;
         }
         if swarm.has(Fault::Unnoticed) {
             self.alter_objects(rng);
@@ -94,7 +94,7 @@ impl Scenario {
                 number,
                 address: IpAddr::from(Ipv4Addr::new(10, 9, 1, number)),
                 starts: self.epoch + rng.log_micros(100..=400_000),
-                mtu_bytes: self.mtu_bytes,
+                mtu_bytes: self.link.mtu_bytes,
                 receive_bytes: 16_384,
                 delays_acks: false,
                 timestamps: rng.chance(500),
@@ -103,7 +103,9 @@ impl Scenario {
                 connections,
             });
         }
-        self.connections_max = self.connections_max.max(self.connections_wanted());
+        let connections_wanted = self.connections_wanted();
+        let connections_max = &mut self.session.connections_max;
+        *connections_max = (*connections_max).max(connections_wanted);
     }
 
     fn draw_flooding(&self, rng: &mut Rng) -> ConnectionPlan {

@@ -221,7 +221,11 @@ fn append_to_capture(capture: &mut Vec<u8>, now: Instant, frame: &[u8]) {
 /// One line on a frame, for people; read by smoltcp, so that a mistake of ours shows.
 fn describe(frame: &[u8]) -> String {
     let printer = PrettyPrinter::<EthernetFrame<&[u8]>>::new("", &frame);
-    printer.to_string().replace('\n', "")
+    let text = printer.to_string();
+    let layers = text
+        .lines()
+        .map(|line| line.trim_start_matches([' ', '\\']));
+    layers.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
