@@ -1,5 +1,6 @@
-//! What a look-up costs the worker: objects asked for once, objects shared, objects missing; and what
-//! it costs all threads together when it goes through the look-up threads.
+//! What a look-up costs the worker: objects opened, objects open already that are asked for in a new turn
+//! or in the same, objects missing; and what it costs all threads together when it goes through the
+//! look-up threads.
 //!
 //! `cargo run --release -p atlas-store --example look_up_cost -- DIRECTORY`, which it fills with
 //! files in a folder of its own and empties again.
@@ -9,11 +10,13 @@
 use std::path::Path;
 use std::time::Instant as Clock;
 
-use clock::Instant;
+use clock::{Duration, Instant};
 use store::{Direct, LookUp, Store, StoreConfig};
 
 const FILES: usize = 8192;
 const ROUNDS: usize = 8;
+/// From one turn of the worker to the next.
+const TURN: Duration = Duration::from_micros(1);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
@@ -31,13 +34,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         direct: Direct::Preferred,
         ..StoreConfig::default()
     };
-    let mut store = Store::open_directory(&folder, config)?;
-    measure("opened, evicting another", &mut store, |round| {
+    let store = Store::open_directory(&folder, config)?;
+    let now = Instant::ZERO;
+    let mut turns = Turns { store, now };
+    let open = FILES / 2;
+    turns.measure("opened, evicting another", TURN, |round| {
         &paths[round % FILES]
     });
-    measure("shared", &mut store, |_| &paths[0]);
-    measure("missing", &mut store, |_| "/missing.m4s");
-    println!("{:?}", store.counters());
+    // Open from here on.
+    turns.measure("opened once", TURN, |round| &paths[round % open]);
+    turns.measure("open already, one name", TURN, |_| &paths[0]);
+    turns.measure("open already, names in turn", TURN, |round| {
+        &paths[round % open]
+    });
+    turns.measure("open already, in one turn", Duration::ZERO, |_| &paths[0]);
+    turns.measure("missing", TURN, |_| "/missing.m4s");
+    println!("{:?}", turns.store.counters());
     for cached_lookups in [true, false] {
         let config = StoreConfig {
             cached_lookups,
@@ -50,18 +62,34 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn measure<'a>(what: &str, store: &mut Store, path: impl Fn(usize) -> &'a str) {
-    let begun = Clock::now();
-    for round in 0..FILES * ROUNDS {
-        if let LookUp::Ready(found) = store.look_up(Instant::ZERO, 0, path(round)) {
-            // Dropping `found.opened` closes the descriptor, which is part of the cost.
-            store.release(found.handle);
+/// A store, and the turns of a worker that asks it.
+struct Turns {
+    store: Store,
+    now: Instant,
+}
+
+impl Turns {
+    /// Looks paths up, each a `step` after the one before.
+    fn measure<'a>(&mut self, what: &str, step: Duration, path: impl Fn(usize) -> &'a str) {
+        if matches!(self.store.look_up(self.now, 0, path(0)), LookUp::Pending) {
+            // The kernel knows it once a thread has asked.
+            while self.store.poll_answer(self.now).is_none() {
+                std::thread::yield_now();
+            }
         }
-        while store.poll_closed().is_some() {}
-        while store.poll_answer(Instant::ZERO).is_some() {}
+        let begun = Clock::now();
+        for round in 0..FILES * ROUNDS {
+            self.now += step;
+            if let LookUp::Ready(found) = self.store.look_up(self.now, 0, path(round)) {
+                // Dropping `found.opened` closes the descriptor, which is part of the cost.
+                self.store.release(found.handle);
+            }
+            while self.store.poll_closed().is_some() {}
+            while self.store.poll_answer(self.now).is_some() {}
+        }
+        let nanos = begun.elapsed().as_nanos() / (FILES * ROUNDS) as u128;
+        println!("{what}: {nanos} ns");
     }
-    let nanos = begun.elapsed().as_nanos() / (FILES * ROUNDS) as u128;
-    println!("{what}: {nanos} ns");
 }
 
 /// Opens each path once, as many at a time as a device may have pending.

@@ -67,11 +67,13 @@ impl Catalogue {
         DeviceId::new(self.device_number_of(name))
     }
 
-    pub(crate) fn open_object(&self, name: &str) -> Opening {
+    /// Finds a name, unless it leads to the object that it led to before (`known`).
+    pub(crate) fn open_object(&self, name: &str, known: Option<&Metadata>) -> Opening {
         match self.entries.get(name) {
             Some(entry) if entry.answers_later || self.is_hung(name) => {
                 Opening::WouldBlock(self.device_of_name(name), Resolve::Beneath)
             }
+            Some(entry) if known == Some(&entry.metadata) => Opening::Unchanged,
             _ => Opening::Done(self.answer(name)),
         }
     }

@@ -17,10 +17,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use clock::Instant;
+
 use crate::coldness::Coldness;
-use crate::root::{CurrentRoot, OpenError, Resolve, Root, c_string, open_error_of};
+use crate::path_watch::{PathAnswer, PathWatch};
+use crate::root::{Asked, CurrentRoot, OpenError, Resolve, Root, c_string, open_error_of};
 use crate::threads::{LookUpRequest, Reply, Threads};
-use crate::{DeviceId, DirectSupport, Opening, StoreConfig, StoreError};
+use crate::{DeviceId, DirectSupport, Metadata, Notice, Opened, Opening, StoreConfig, StoreError};
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -33,6 +36,10 @@ pub(crate) struct Directory {
     cached_lookups: bool,
     direct_support: DirectSupport,
     coldness: Coldness,
+    path_watch: PathWatch,
+    /// The served path could not be followed when it was tried last.
+    has_failed: bool,
+    notice: Option<Notice>,
     /// What the worker does not need any more and a thread is to close, with its device.
     unneeded: Vec<(DeviceId, OwnedFd)>,
     /// Buffer for the name with its NUL.
@@ -55,6 +62,9 @@ impl Directory {
             cached_lookups,
             direct_support,
             coldness: Coldness::default(),
+            path_watch: PathWatch::new(),
+            has_failed: false,
+            notice: None,
             unneeded: Vec::new(),
             scratch: Vec::new(),
         })
@@ -65,10 +75,18 @@ impl Directory {
         self.root.mounts().of(name.as_bytes()).device
     }
 
-    /// Opens a name. One that is open already (`is_open`) is certainly in the kernel's caches. Call
-    /// [`Directory::poll_unneeded`] afterwards.
-    pub(crate) fn open_object(&mut self, name: &str, is_open: bool) -> Opening {
+    /// Opens a name, unless it leads to the object that it led to before (`known`) and that is unchanged.
+    /// Such a name is most certainly in the kernel's caches. Call [`Directory::poll_unneeded`] afterwards.
+    pub(crate) fn open_object(
+        &mut self,
+        now: Instant,
+        name: &str,
+        known: Option<&Metadata>,
+    ) -> Opening {
         self.refresh();
+        if self.wants_follow(now) {
+            return Opening::WouldBlock(DeviceId::UNKNOWN, Resolve::Anew);
+        }
         let mounts = self.root.mounts();
         let (mount, own) = (mounts.of(name.as_bytes()), mounts.root());
         let resolve = if mount.device == own.device {
@@ -81,24 +99,19 @@ impl Directory {
         if !self.cached_lookups || !own.is_local || !mount.is_local {
             return later;
         }
-        if !is_open && !self.coldness.wants_look() {
+        if known.is_none() && !self.coldness.wants_look() {
             return later;
         }
-        let name = c_string(&mut self.scratch, name.as_bytes());
-        let mut unneeded = Vec::new();
-        let opened = self
-            .root
-            .open_object(name, Resolve::CachedOnly, &mut unneeded);
-        let of_device = |descriptor| (mount.device, descriptor);
-        self.unneeded.extend(unneeded.into_iter().map(of_device));
+        let opened = self.ask_caches(name, known, mount.device);
         let is_miss = |error: &io::Error| error.raw_os_error() == Some(libc::EAGAIN);
         match &opened {
-            _ if is_open => {}
+            _ if known.is_some() => {}
             Err(error) if is_miss(error) => self.coldness.note_miss(),
             _ => self.coldness.note_hit(),
         }
         match opened {
-            Ok(opened) => Opening::Done(Ok(opened)),
+            Ok(None) => Opening::Unchanged,
+            Ok(Some(opened)) => Opening::Done(Ok(opened)),
             Err(error) if is_miss(&error) => later,
             Err(error) => match open_error_of(&error, Resolve::CachedOnly) {
                 OpenError::Refused(refusal) => Opening::Done(Err(refusal)),
@@ -106,6 +119,65 @@ impl Directory {
                 OpenError::OutOfScope => Opening::WouldBlock(DeviceId::UNKNOWN, Resolve::AnyMount),
             },
         }
+    }
+
+    /// Opens a name of a file system with this device by the kernel's caches; `None` if it leads to the
+    /// object that is known.
+    fn ask_caches(
+        &mut self,
+        name: &str,
+        known: Option<&Metadata>,
+        device: DeviceId,
+    ) -> io::Result<Option<Opened>> {
+        let name = c_string(&mut self.scratch, name.as_bytes());
+        let mut unneeded = Vec::new();
+        let opened = match known.map(|known| self.root.ask(name, known, &mut unneeded)) {
+            Some(Ok(Asked::Same)) => return Ok(None),
+            Some(Err(error)) => Err(error),
+            Some(Ok(Asked::Other(pointer))) => {
+                let resolve = Resolve::CachedOnly;
+                let opened = self.root.open_object(name, resolve, &mut unneeded);
+                let metadata = opened.as_ref().ok().map(|opened| &opened.metadata);
+                unneeded.extend(pointer.into_unneeded(metadata));
+                opened
+            }
+            None => self
+                .root
+                .open_object(name, Resolve::CachedOnly, &mut unneeded),
+        };
+        let of_device = |descriptor| (device, descriptor);
+        self.unneeded.extend(unneeded.into_iter().map(of_device));
+        opened.map(Some)
+    }
+
+    /// Whether the served path may lead to another directory, so that a thread is to follow it.
+    fn wants_follow(&mut self, now: Instant) -> bool {
+        let own = self.root.mounts().root();
+        let may_ask = self.cached_lookups && own.is_local;
+        let mut unneeded = Vec::new();
+        let follows = self.path_watch.wants_follow(now, || match may_ask {
+            true => self.current.ask_path(&self.root, &mut unneeded),
+            false => PathAnswer::NotAsked,
+        });
+        let of_device = |descriptor| (DeviceId::UNKNOWN, descriptor);
+        self.unneeded.extend(unneeded.into_iter().map(of_device));
+        follows
+    }
+
+    /// Notes that a thread has followed the served path.
+    fn note_followed(&mut self, now: Instant, followed: &Result<bool, StoreError>) {
+        self.path_watch.note_followed(now, followed.is_ok());
+        let had_failed = core::mem::replace(&mut self.has_failed, followed.is_err());
+        match followed {
+            Ok(true) => self.notice = Some(Notice::Switched),
+            Ok(false) => {}
+            Err(_) if had_failed => {}
+            Err(error) => self.notice = Some(Notice::NotFollowed(error.to_string())),
+        }
+    }
+
+    pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
+        self.notice.take()
     }
 
     /// A descriptor for a thread to close, and its device. Ask after each call that may open a file
@@ -116,7 +188,7 @@ impl Directory {
 
     /// Has a thread resolve and open the name.
     pub(crate) fn submit(&mut self, id: u64, name: String, device: DeviceId, resolve: Resolve) {
-        let root = Arc::clone(&self.root);
+        let root = (resolve != Resolve::Anew).then(|| Arc::clone(&self.root));
         let request = LookUpRequest {
             id,
             name,
@@ -129,8 +201,8 @@ impl Directory {
     pub(crate) fn withdraw(&mut self, id: u64, device: DeviceId) -> bool {
         let withdrawn = self.threads.withdraw(device, id);
         let is_withdrawn = withdrawn.is_some();
-        if let Some(request) = withdrawn {
-            self.release_root(request.root);
+        if let Some(root) = withdrawn.and_then(|request| request.root) {
+            self.release_root(root);
         }
         is_withdrawn
     }
@@ -143,9 +215,12 @@ impl Directory {
         self.threads.open_root();
     }
 
-    pub(crate) fn poll_reply(&mut self) -> Option<Reply> {
+    pub(crate) fn poll_reply(&mut self, now: Instant) -> Option<Reply> {
         let reply = self.threads.poll_reply();
-        if let Some(Reply::Root(_)) = reply {
+        if let Some(Reply::Followed(followed)) = &reply {
+            self.note_followed(now, followed);
+        }
+        if let Some(Reply::Root(_) | Reply::Followed(_)) = reply {
             // Now: an idle server has no look-up that would refresh it.
             self.refresh();
         }

@@ -10,7 +10,12 @@
 //! (`openat2` with `RESOLVE_BENEATH`). A link that leaves the directory and ends in it again, an
 //! absolute one for example, is followed. It serves regular files only; device nodes are refused,
 //! but only after they were opened. Replace a file by renaming another over it: transfers of the old
-//! file then complete, and the new file is found within [`StoreConfig::revalidate_after`].
+//! file then complete.
+//!
+//! **No look-up is answered by anything older than itself.** Each asks the kernel what its path leads to
+//! now, whether or not that is open; only look-ups of one turn of the worker, which have the same `now`,
+//! share an answer. So a client that was sent a new playlist by one worker finds its segments at every
+//! other. The served directory is looked for by its path in the same way (`path_watch`).
 //!
 //! **A file system that hangs blocks its own objects only.** The worker asks nothing but the
 //! kernel's caches of local file systems. In the threads, each file system ([`DeviceId`]) may have a
@@ -50,7 +55,9 @@ mod directory;
 mod fixed;
 mod lookups;
 mod mounts;
+mod notice;
 mod path;
+mod path_watch;
 pub mod raw;
 mod root;
 mod system;
@@ -69,11 +76,12 @@ use clock::Instant;
 
 pub use catalogue::{Catalogue, CatalogueEntry};
 pub use counters::Counters;
+pub use notice::Notice;
 pub use path::PATH_BYTES_MAX;
 
 use directory::Directory;
 use lookups::Lookups;
-use raw::{Notice, Served, Volume};
+use raw::{Served, Volume};
 use root::{OpenError, Resolve};
 use table::Table;
 use threads::Reply;
@@ -114,8 +122,6 @@ pub struct StoreConfig {
     pub retired_time_max: Duration,
     /// Whether files must be readable without the page cache.
     pub direct: Direct,
-    /// How long a path is assumed to lead to the same file, before it is checked.
-    pub revalidate_after: Duration,
     /// Whether to ask the kernel's caches before the threads. Off only to test the threads.
     pub cached_lookups: bool,
 }
@@ -139,7 +145,6 @@ impl Default for StoreConfig {
             // Longer than a film. [guess]
             retired_time_max: Duration::from_secs(4 * 3600),
             direct: Direct::Required,
-            revalidate_after: Duration::from_secs(1),
             cached_lookups: true,
         }
     }
@@ -382,7 +387,6 @@ pub struct Store {
     closing: Vec<Closing>,
     /// Objects are not expired before this, unless the threads close a descriptor.
     expiry_resumes: Instant,
-    revalidate_after: Duration,
     lookup_time_max: Duration,
     unused_time_max: Duration,
     retired_time_max: Duration,
@@ -419,6 +423,8 @@ struct Closing {
 /// A backend's first answer to a path.
 #[derive(Debug)]
 enum Opening {
+    /// It leads to the object that it led to before.
+    Unchanged,
     Done(Result<Opened, StoreRefusal>),
     /// Opening it may block, so it has to be submitted to the threads.
     WouldBlock(DeviceId, Resolve),
@@ -473,7 +479,6 @@ impl Store {
             backend,
             closing: Vec::new(),
             expiry_resumes: Instant::ZERO,
-            revalidate_after: config.revalidate_after,
             lookup_time_max: config.lookup_time_max,
             unused_time_max: config.unused_time_max,
             retired_time_max: config.retired_time_max,
@@ -495,18 +500,26 @@ impl Store {
         }
         let known = self.table.find(name);
         match known {
-            Some(handle) if now.since(self.table.checked_at(handle)) < self.revalidate_after => {
+            // Asked in this turn, so after this request was received.
+            Some(handle) if self.table.asked_at(handle) == Some(now) => {
                 self.counters.store_shared_lookups += 1;
                 return LookUp::Ready(self.share(handle));
             }
-            // An open object that is to be checked needs no new entry if it is unchanged.
+            // An open object needs no new entry if it is unchanged.
             Some(_) => {}
             None if self.table.has_room() => {}
             None => return self.refuse(StoreRefusal::Full(self.backend.device_of_name(name))),
         }
-        let opening = self.backend.open_object(name, known.is_some());
+        let metadata = known.map(|handle| self.table.metadata(handle));
+        let opening = self.backend.open_object(now, name, metadata);
         self.close_unneeded();
         match opening {
+            Opening::Unchanged => {
+                let handle = known.expect("invariant: it was asked whether it is unchanged");
+                self.table.set_asked(handle, Some(now));
+                self.counters.store_shared_lookups += 1;
+                LookUp::Ready(self.share(handle))
+            }
             Opening::WouldBlock(device, resolve)
                 if self.has_room(device) && self.table.reserve(self.now) =>
             {
@@ -520,7 +533,7 @@ impl Store {
             Opening::WouldBlock(device, _) => self.refuse(StoreRefusal::Full(device)),
             Opening::Done(result) => {
                 self.counters.store_inline_lookups += 1;
-                match self.admit(now, name, result, false) {
+                match self.admit(Some(now), name, result, false) {
                     Ok(found) => LookUp::Ready(found),
                     Err(refusal) => self.refuse(refusal),
                 }
@@ -551,7 +564,7 @@ impl Store {
         let opened = served.open_object(name);
         self.counters.store_inline_lookups += 1;
         let admitted = opened.and_then(|(index, opened)| {
-            let found = self.admit(now, name, Ok(opened), false)?;
+            let found = self.admit(Some(now), name, Ok(opened), false)?;
             Ok((index, found))
         });
         match admitted {
@@ -593,11 +606,12 @@ impl Store {
         }
     }
 
-    /// What a raw store has to say for the log.
+    /// What the store has to say for the log; of several, the last.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         match &mut self.backend {
+            Backend::Directory(directory) => directory.poll_notice(),
             Backend::Volume(served) => served.poll_notice(),
-            Backend::Directory(_) | Backend::Catalogue(_) => None,
+            Backend::Catalogue(_) => None,
         }
     }
 
@@ -616,14 +630,19 @@ impl Store {
     pub fn poll_answer(&mut self, now: Instant) -> Option<(u64, Result<Found, StoreRefusal>)> {
         self.now = now;
         self.follow_volume();
-        while let Some(reply) = self.backend.poll_reply() {
+        while let Some(reply) = self.backend.poll_reply(now) {
             match reply {
                 Reply::LookUp { id, name, result } => {
-                    if let Some(answer) = self.take_answer(now, id, name, result) {
+                    if let Some(answer) = self.take_answer(id, name, result) {
                         return Some(answer);
                     }
                 }
                 Reply::Closed(device, count) => self.note_closed(device, count),
+                Reply::Followed(followed) => {
+                    self.close_unneeded();
+                    let is_new = followed.is_ok_and(|is_new| is_new);
+                    self.counters.store_reopened_roots += u64::from(is_new);
+                }
                 Reply::Root(result) => {
                     self.close_unneeded();
                     self.counters.store_reopened_roots += u64::from(result.is_ok());
@@ -646,7 +665,6 @@ impl Store {
     /// Handles a thread's answer; `None` if it was abandoned or is submitted again.
     fn take_answer(
         &mut self,
-        now: Instant,
         id: u64,
         name: String,
         result: Result<Opened, OpenError>,
@@ -673,7 +691,7 @@ impl Store {
             }
             return None;
         }
-        let admitted = self.admit(now, &name, result, true);
+        let admitted = self.admit(None, &name, result, true);
         let admitted = admitted.inspect_err(|refusal| self.count(*refusal));
         Some((pending.token, admitted))
     }
@@ -803,9 +821,8 @@ impl Store {
     }
 
     /// Has a thread open the directory again by its path, which may name another directory by now;
-    /// if that fails, the old directory stays. Objects of the old one are served while they are in
-    /// use; within [`StoreConfig::revalidate_after`] paths are looked up in the new one. A raw store looks
-    /// for a new catalogue at once.
+    /// if that fails, the old directory stays. Objects of the old one are served while they are in use. A
+    /// raw store looks for a new catalogue at once.
     pub fn reopen(&mut self) {
         match &mut self.backend {
             Backend::Directory(directory) => directory.open_root(),
@@ -893,10 +910,10 @@ impl Store {
     }
 
     /// Enters a file just opened into the table, where an entry may be reserved for it, or finds
-    /// that it is open already.
+    /// that it is open already. `asked_at`: the turn, if the worker has opened it.
     fn admit(
         &mut self,
-        now: Instant,
+        asked_at: Option<Instant>,
         name: &str,
         result: Result<Opened, StoreRefusal>,
         is_reserved: bool,
@@ -920,7 +937,7 @@ impl Store {
         };
         if let Some(handle) = known {
             if *self.table.metadata(handle) == opened.metadata {
-                self.table.check(handle, now);
+                self.table.set_asked(handle, asked_at);
                 if is_reserved {
                     self.close_opened(opened);
                 }
@@ -934,7 +951,7 @@ impl Store {
             self.close_opened(opened);
             return Err(StoreRefusal::Full(device));
         }
-        let handle = self.table.insert(name, opened.metadata, now);
+        let handle = self.table.insert(name, opened.metadata, asked_at);
         self.counters.store_opened_objects += 1;
         Ok(Found {
             handle,
@@ -1006,13 +1023,11 @@ impl Store {
 }
 
 impl Backend {
-    fn open_object(&mut self, name: &str, is_open: bool) -> Opening {
+    fn open_object(&mut self, now: Instant, name: &str, known: Option<&Metadata>) -> Opening {
         match self {
-            Self::Directory(directory) => directory.open_object(name, is_open),
-            Self::Catalogue(catalogue) => catalogue.open_object(name),
-            Self::Volume(served) => {
-                Opening::Done(served.open_object(name).map(|(_, opened)| opened))
-            }
+            Self::Directory(directory) => directory.open_object(now, name, known),
+            Self::Catalogue(catalogue) => catalogue.open_object(name, known),
+            Self::Volume(_) => unreachable!("a raw store is asked otherwise"),
         }
     }
 
@@ -1060,9 +1075,9 @@ impl Backend {
         }
     }
 
-    fn poll_reply(&mut self) -> Option<Reply> {
+    fn poll_reply(&mut self, now: Instant) -> Option<Reply> {
         match self {
-            Self::Directory(directory) => directory.poll_reply(),
+            Self::Directory(directory) => directory.poll_reply(now),
             Self::Catalogue(catalogue) => catalogue.poll_reply(),
             Self::Volume(_) => None,
         }

@@ -23,7 +23,7 @@
 //!
 //! Bounds: [`RENAME_RETRIES_MAX`] attempts for each open, [`PROBE_ENTRIES_MAX`] entries at start.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,8 +34,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::fixed;
 use crate::mounts::{Mounts, name_beneath};
-use crate::system::{self, Kind, Status};
-use crate::{DeviceId, Direct, DirectSupport, Opened, Source, StoreError, StoreRefusal, Symlinks};
+use crate::path_watch::PathAnswer;
+use crate::system::{self, FileId, Kind, Status};
+use crate::{
+    DeviceId, Direct, DirectSupport, Metadata, Opened, Source, StoreError, StoreRefusal, Symlinks,
+};
 
 /// Most directory entries read, at start, to find a file to try `O_DIRECT` with.
 const PROBE_ENTRIES_MAX: usize = 1024;
@@ -47,6 +50,7 @@ const RENAME_RETRIES_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Root {
     descriptor: Arc<OwnedFd>,
+    id: FileId,
     direct: Direct,
     mounts: Mounts,
     /// No file was refused with `O_NOATIME` so far.
@@ -64,6 +68,38 @@ pub(crate) enum Resolve {
     Beneath,
     /// Any mount, also outside of the directory, as long as the path ends beneath the directory.
     AnyMount,
+    /// The same, in the directory that the served path leads to now.
+    Anew,
+}
+
+impl Resolve {
+    /// Whether a link may leave the directory, as long as it ends there.
+    const fn may_leave(self) -> bool {
+        matches!(self, Self::AnyMount | Self::Anew)
+    }
+}
+
+/// What a name leads to, which is not read. Its last close may have to free its space.
+#[derive(Debug)]
+pub(crate) struct Pointer {
+    descriptor: OwnedFd,
+    id: FileId,
+}
+
+impl Pointer {
+    /// The descriptor, for a thread to close, unless the file is open by another, too.
+    pub(crate) fn into_unneeded(self, open: Option<&Metadata>) -> Option<OwnedFd> {
+        (open.map(FileId::of) != Some(self.id)).then_some(self.descriptor)
+    }
+}
+
+/// What the kernel's caches say of a name that an object was opened by.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// It leads to that object, unchanged.
+    Same,
+    /// To another file, or the file has changed.
+    Other(Pointer),
 }
 
 /// Why an open failed.
@@ -89,6 +125,7 @@ impl Root {
         let mounts = read_mounts(descriptor.as_fd());
         Ok(Self {
             descriptor: Arc::new(descriptor),
+            id: FileId::of(&status.metadata),
             direct,
             mounts,
             no_access_time: AtomicBool::new(true),
@@ -102,6 +139,30 @@ impl Root {
 
     pub(crate) fn mounts(&self) -> &Mounts {
         &self.mounts
+    }
+
+    /// Asks the kernel's caches whether a name leads to an open object still. Opens nothing, so it costs no
+    /// more than the walk, and no program that watches the file hears of it. The descriptor that it needs
+    /// may be closed here if the file is the object's, which holds it; another is returned.
+    pub(crate) fn ask(
+        &self,
+        name: &CStr,
+        object: &Metadata,
+        unneeded: &mut Vec<OwnedFd>,
+    ) -> io::Result<Asked> {
+        let (resolve, symlinks) = (Resolve::CachedOnly, Symlinks::Followed);
+        let descriptor = self.open_file(name, resolve, symlinks, libc::O_PATH)?;
+        match system::stat(descriptor.as_fd(), object.direct) {
+            Ok(status) if status.metadata == *object => Ok(Asked::Same),
+            Ok(status) => Ok(Asked::Other(Pointer {
+                descriptor,
+                id: FileId::of(&status.metadata),
+            })),
+            Err(error) => {
+                unneeded.push(descriptor);
+                Err(error)
+            }
+        }
     }
 
     /// Opens a file and may block. Called by the threads.
@@ -130,9 +191,7 @@ impl Root {
         unneeded: &mut Vec<OwnedFd>,
     ) -> io::Result<Opened> {
         match self.open_beneath(name, resolve, unneeded) {
-            Err(error)
-                if resolve == Resolve::AnyMount && error.raw_os_error() == Some(libc::EXDEV) =>
-            {
+            Err(error) if resolve.may_leave() && error.raw_os_error() == Some(libc::EXDEV) => {
                 self.open_link_target(name, unneeded)
             }
             result => result,
@@ -248,8 +307,7 @@ impl Root {
         let mut scratch = Vec::new();
         let inner = c_string(&mut scratch, inner);
         let opened = self.open_with(inner, Resolve::Beneath, Symlinks::Followed, unneeded)?;
-        let end = system::stat(end.as_fd(), false)?.metadata;
-        if (end.device, end.inode) != (opened.metadata.device, opened.metadata.inode) {
+        if FileId::of(&system::stat(end.as_fd(), false)?.metadata) != FileId::of(&opened.metadata) {
             // Something was renamed between the two opens.
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
@@ -298,7 +356,7 @@ impl Root {
             Resolve::CachedOnly if self.mounts.are_all_local() => beneath | libc::RESOLVE_CACHED,
             Resolve::CachedOnly => beneath | libc::RESOLVE_CACHED | libc::RESOLVE_NO_XDEV,
             Resolve::OwnMount => beneath | libc::RESOLVE_NO_XDEV,
-            Resolve::Beneath | Resolve::AnyMount => beneath,
+            Resolve::Beneath | Resolve::AnyMount | Resolve::Anew => beneath,
         };
         let resolve_flags = match symlinks {
             Symlinks::Refused => resolve_flags | libc::RESOLVE_NO_SYMLINKS,
@@ -348,14 +406,18 @@ impl Root {
 pub(crate) struct CurrentRoot {
     /// As the operator named it.
     path: PathBuf,
+    /// The same, for the kernel.
+    path_c: CString,
     root: Mutex<Arc<Root>>,
     version: AtomicU64,
 }
 
 impl CurrentRoot {
     pub(crate) fn new(path: &Path, root: Root) -> Self {
+        let path_c = CString::new(path.as_os_str().as_bytes());
         Self {
             path: path.to_owned(),
+            path_c: path_c.expect("invariant: a path that was opened holds no NUL"),
             root: Mutex::new(Arc::new(root)),
             version: AtomicU64::new(0),
         }
@@ -383,6 +445,49 @@ impl CurrentRoot {
         Ok(())
     }
 
+    /// Asks the kernel's caches whether the path leads to `root` still.
+    pub(crate) fn ask_path(&self, root: &Root, unneeded: &mut Vec<OwnedFd>) -> PathAnswer {
+        match self.open_path(libc::RESOLVE_CACHED) {
+            Ok((_, id)) if id == root.id => PathAnswer::Same,
+            Ok((descriptor, _)) => {
+                unneeded.push(descriptor);
+                PathAnswer::Elsewhere
+            }
+            Err(error) if leads_nowhere(&error) => PathAnswer::Same,
+            Err(_) => PathAnswer::Unknown,
+        }
+    }
+
+    /// Opens the directory that the path leads to now, unless it is open; whether it was not. If that
+    /// fails, or the path leads nowhere, the old root stays.
+    pub(crate) fn follow(&self) -> Result<bool, StoreError> {
+        match self.open_path(0) {
+            Ok((_, id)) if id == self.get().id => return Ok(false),
+            Ok(_) => {}
+            Err(error) if leads_nowhere(&error) => return Ok(false),
+            Err(error) => {
+                let path = self.path.clone();
+                return Err(StoreError::Directory { path, error });
+            }
+        }
+        let root = Root::open(&self.path, self.get().direct)?;
+        let mut current = self.lock();
+        let is_new = current.id != root.id;
+        if is_new {
+            self.set(&mut current, root);
+        }
+        Ok(is_new)
+    }
+
+    /// What the path leads to, with `O_PATH`.
+    fn open_path(&self, resolve: u64) -> io::Result<(OwnedFd, FileId)> {
+        let flags = libc::O_PATH | libc::O_CLOEXEC;
+        let directory = system::CURRENT_DIRECTORY;
+        let descriptor = system::openat2(directory, &self.path_c, flags, resolve)?;
+        let id = system::id_of(descriptor.as_fd())?;
+        Ok((descriptor, id))
+    }
+
     /// Reads the mount table again.
     pub(crate) fn read_mounts(&self) {
         // Under the lock, or this could restore a root that was replaced meanwhile.
@@ -391,6 +496,7 @@ impl CurrentRoot {
         if mounts != current.mounts {
             let root = Root {
                 descriptor: Arc::clone(&current.descriptor),
+                id: current.id,
                 direct: current.direct,
                 mounts,
                 no_access_time: AtomicBool::new(true),
@@ -459,8 +565,12 @@ fn stat_regular(
 }
 
 fn is_same_file(one: &Status, other: &Status) -> bool {
-    let identity = |status: &Status| (status.metadata.device, status.metadata.inode);
-    identity(one) == identity(other)
+    FileId::of(&one.metadata) == FileId::of(&other.metadata)
+}
+
+/// Whether nothing has taken the place of what a path led to.
+fn leads_nowhere(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
 /// `EISDIR` for a directory, and `EACCES` for what must not be served.
@@ -484,7 +594,7 @@ pub(crate) fn c_string<'a>(scratch: &'a mut Vec<u8>, name: &[u8]) -> &'a CStr {
 /// Classifies the kernel's error for a look-up with `resolve`.
 pub(crate) fn open_error_of(error: &io::Error, resolve: Resolve) -> OpenError {
     OpenError::Refused(match error.raw_os_error() {
-        Some(libc::EXDEV) if resolve != Resolve::AnyMount => return OpenError::OutOfScope,
+        Some(libc::EXDEV) if !resolve.may_leave() => return OpenError::OutOfScope,
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => StoreRefusal::NotFound,
         Some(libc::EISDIR) => StoreRefusal::Directory,
         // EXDEV: out of the directory. ELOOP: too many symlinks, or a magic one. ENXIO and ENODEV:

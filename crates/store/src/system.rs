@@ -80,16 +80,51 @@ pub(crate) struct Status {
     pub(crate) has_verity: bool,
 }
 
-/// `statx(2)` of an open file. `direct`: whether the caller opened it with `O_DIRECT`.
-pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
+/// The directory that relative paths begin at.
+// SAFETY: `openat2` and its like take `AT_FDCWD` in the place of a descriptor; it is never closed.
+pub(crate) const CURRENT_DIRECTORY: BorrowedFd<'static> =
+    unsafe { BorrowedFd::borrow_raw(libc::AT_FDCWD) };
+
+/// Which file it is, among all that exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    pub(crate) const fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.device,
+            inode: metadata.inode,
+        }
+    }
+}
+
+fn device_of(status: &libc::statx) -> u64 {
+    u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor)
+}
+
+/// Which file it is that a descriptor, also one with `O_PATH`, is of. Its file system is not waited for,
+/// network file systems and FUSE included (`AT_STATX_DONT_SYNC`).
+pub(crate) fn id_of(file: BorrowedFd<'_>) -> io::Result<FileId> {
+    let status = statx(file, libc::AT_STATX_DONT_SYNC, libc::STATX_INO)?;
+    Ok(FileId {
+        device: device_of(&status),
+        inode: status.stx_ino,
+    })
+}
+
+/// `statx(2)` of an open file.
+fn statx(file: BorrowedFd<'_>, flags: libc::c_int, mask: libc::c_uint) -> io::Result<libc::statx> {
     let mut buffer = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the name is an empty C string, and the kernel fills the buffer, which is a `statx`.
     let outcome = unsafe {
         libc::statx(
             file.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_AS_STAT,
-            libc::STATX_BASIC_STATS | libc::STATX_DIOALIGN,
+            libc::AT_EMPTY_PATH | flags,
+            mask,
             buffer.as_mut_ptr(),
         )
     };
@@ -97,7 +132,13 @@ pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: zeroed at first, then written by the kernel: numbers either way.
-    let status = unsafe { buffer.assume_init() };
+    Ok(unsafe { buffer.assume_init() })
+}
+
+/// The status of an open file. `direct`: whether the caller opened it with `O_DIRECT`.
+pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_DIOALIGN;
+    let status = statx(file, libc::AT_STATX_SYNC_AS_STAT, mask)?;
     let kind = match u32::from(status.stx_mode) & libc::S_IFMT {
         libc::S_IFREG => Kind::Regular,
         libc::S_IFDIR => Kind::Directory,
@@ -109,7 +150,7 @@ pub(crate) fn stat(file: BorrowedFd<'_>, direct: bool) -> io::Result<Status> {
         modified: file_time(status.stx_mtime),
         changed: file_time(status.stx_ctime),
         inode: status.stx_ino,
-        device: u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor),
+        device: device_of(&status),
         direct_offset_align_bytes: if says_alignment {
             status.stx_dio_offset_align
         } else {

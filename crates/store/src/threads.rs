@@ -43,7 +43,8 @@ pub(crate) struct LookUpRequest {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) resolve: Resolve,
-    pub(crate) root: Arc<Root>,
+    /// `None`: the directory that the served path leads to by then.
+    pub(crate) root: Option<Arc<Root>>,
 }
 
 /// A message from a thread.
@@ -59,6 +60,8 @@ pub(crate) enum Reply {
     Closed(DeviceId, usize),
     /// The result of reopening the served directory.
     Root(Result<(), StoreError>),
+    /// Whether the served path led to another directory, which was opened.
+    Followed(Result<bool, StoreError>),
 }
 
 /// The queues of jobs, shared with the threads.
@@ -285,8 +288,8 @@ impl Threads {
             "{count} threads for {pending_max} look-ups"
         );
         let queues = Arc::new(Queues::new(device_share(count)));
-        // One reply for each look-up, and one of the other kinds for each thread.
-        let (replies_in, replies) = sync_channel(pending_max + count);
+        // Two replies for each look-up, and one of the other kinds for each thread.
+        let (replies_in, replies) = sync_channel(2 * pending_max + count);
         let signal = Arc::new(File::from(system::event_counter()?));
         for index in 0..count {
             let thread = Thread {
@@ -405,12 +408,14 @@ impl Thread {
             let has_receiver = match batch {
                 Batch::LookUps(device) => {
                     let has_receiver = requests.drain(..).all(|request| {
-                        let result = request.root.open_object_blocking(
-                            &mut scratch,
-                            &request.name,
-                            request.resolve,
-                        );
-                        let LookUpRequest { id, name, .. } = request;
+                        let LookUpRequest {
+                            id, name, resolve, ..
+                        } = request;
+                        let root = request.root.unwrap_or_else(|| {
+                            reply(Reply::Followed(self.current.follow()));
+                            self.current.get()
+                        });
+                        let result = root.open_object_blocking(&mut scratch, &name, resolve);
                         reply(Reply::LookUp { id, name, result })
                     });
                     self.queues.finish(device, false);

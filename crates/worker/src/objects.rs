@@ -345,7 +345,7 @@ impl Objects {
     }
 
     /// A read of `file` for `object` failed: the device failed, or the file has changed. Transfers of
-    /// it are reset. New requests must not wait until the store revalidates the path.
+    /// it are reset. New requests have the file opened anew, even if its status is what it was.
     pub(super) fn on_read_failed(
         &mut self,
         object: ObjectHandle,

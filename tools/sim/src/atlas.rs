@@ -40,13 +40,14 @@ const WRAP_BYTES: u32 = 60_000;
 const WRAP_TRIALS_MAX: u64 = 400_000;
 /// Counts retransmitted bytes that were compared with the first transmission.
 pub(crate) const REPEATED_BYTES: &str = "sim_repeated_bytes";
+/// From the last round to one that looks the objects up again.
+const TURN: Duration = Duration::from_nanos(1);
 
 /// The server or one worker of it, and the faults of its scenario.
 pub(crate) struct Atlas {
     worker: Worker<CheckedLink, SimDisk>,
     objects: Vec<ObjectPlan>,
     answers_later: bool,
-    revalidate_after: Duration,
     next_timeout: Option<Instant>,
     /// The error that ended the worker.
     failure: Option<String>,
@@ -90,7 +91,6 @@ pub(crate) fn assemble_worker(
         worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
-        revalidate_after: scenario.store.revalidate_after,
         next_timeout: Some(scenario.epoch),
         failure: None,
     };
@@ -306,7 +306,7 @@ impl Atlas {
     /// Removes every object and looks it up again, so that the store closes all that are not in
     /// use. Those that stay open are held by a connection that has ended.
     pub(crate) fn held_objects(&mut self, now: Instant) -> u64 {
-        let later = now + self.revalidate_after;
+        let later = now + TURN;
         for object in &self.objects {
             let path = object.path();
             let store = self.worker.store_mut();

@@ -22,8 +22,8 @@ use clock::{Duration, Instant};
 use counters::{CounterSet as _, counters};
 use diskmap::Disk;
 use link::Link;
+use store::Notice;
 use store::StoreError;
-use store::raw::Notice;
 use tracing::{error, info, warn};
 
 use worker::warnings::{Severity, Warning};
@@ -262,7 +262,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
     }
 
-    /// What happened to a raw store. The worker that hears of it first says so.
+    /// What happened to what is served. Of a raw store, the worker that hears of it first says so; each
+    /// worker looks for the served directory by itself.
     fn log_notice(&mut self) {
         match self.worker.store_mut().poll_notice() {
             None => {}
@@ -275,6 +276,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
             Some(Notice::Failed(error)) => {
                 error!("no new catalogue can be read, so the last is served on: {error}");
             }
+            Some(Notice::Switched) => info!(
+                worker = self.number,
+                "PATH leads to another directory, which is served from now on"
+            ),
+            Some(Notice::NotFollowed(error)) => error!(
+                worker = self.number,
+                "PATH leads to another directory, and the old one stays: {error}"
+            ),
         }
     }
 

@@ -20,6 +20,6 @@ pub use devices::{
     Access, Blocks, CopyFault, Device, Loaded, RawError, RawStore, WriterLock, find_catalogue,
     is_in_use, names_in,
 };
-pub use served::{LOOK_INTERVAL, Notice, Volume};
+pub use served::{LOOK_INTERVAL, Volume};
 
 pub(crate) use served::{MOVED_MAX, Served};

@@ -33,7 +33,9 @@ use std::time::Duration;
 use volume::{BLOCK_BYTES, Catalogue, Entry, Extent, NameIndex};
 
 use super::{Device, Loaded, RawError, RawStore};
-use crate::{DeviceId, FileTime, Metadata, NamespaceId, Opened, Source, StoreRefusal, system};
+use crate::{
+    DeviceId, FileTime, Metadata, NamespaceId, Notice, Opened, Source, StoreRefusal, system,
+};
 
 /// How often the devices are asked for a new catalogue.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -90,22 +92,6 @@ impl Place {
             }
         }
     }
-}
-
-/// Something for the log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Notice {
-    /// There is a new catalogue.
-    Catalogue {
-        /// Its sequence number.
-        sequence: u64,
-        /// Objects in it.
-        objects: usize,
-    },
-    /// The newest catalogue is damaged; the one before is served.
-    Damaged(String),
-    /// The devices cannot be read; the last catalogue is served on.
-    Failed(String),
 }
 
 /// An extent that a store has handed over. It is in use as long as the store has a clone.

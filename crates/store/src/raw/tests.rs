@@ -8,7 +8,7 @@ use volume::{BLOCK_BYTES, Commit, ContentDigest, Editor, Entry, Geometry, Step, 
 
 use super::served::Looker;
 use super::*;
-use crate::{Found, LookUp, Source, Store, StoreConfig, StoreError, StoreRefusal};
+use crate::{Found, LookUp, Notice, Source, Store, StoreConfig, StoreError, StoreRefusal};
 use clock::Instant;
 
 const NOW: Instant = Instant::ZERO;

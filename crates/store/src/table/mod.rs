@@ -66,7 +66,7 @@ struct Entry {
     name: String,
     hash: u64,
     metadata: Metadata,
-    checked_at: Instant,
+    asked_at: Option<Instant>,
     state: State,
     uses: u32,
     /// Whether it is in the list of its state: shared and unused, or retired and in use.
@@ -97,7 +97,7 @@ impl Table {
             name: String::new(),
             hash: 0,
             metadata: Metadata::default(),
-            checked_at: Instant::ZERO,
+            asked_at: None,
             state: State::Free,
             uses: 0,
             is_listed: false,
@@ -139,13 +139,14 @@ impl Table {
         &self.entry(handle).metadata
     }
 
-    /// When the name was last checked to lead to this object.
-    pub(crate) fn checked_at(&self, handle: u32) -> Instant {
-        self.entry(handle).checked_at
+    /// The turn in which the worker found that the name leads to this object; `None` if a thread found
+    /// that, at some moment before.
+    pub(crate) fn asked_at(&self, handle: u32) -> Option<Instant> {
+        self.entry(handle).asked_at
     }
 
-    pub(crate) fn check(&mut self, handle: u32, now: Instant) {
-        self.entry_mut(handle).checked_at = now;
+    pub(crate) fn set_asked(&mut self, handle: u32, asked_at: Option<Instant>) {
+        self.entry_mut(handle).asked_at = asked_at;
     }
 
     /// Whether [`Table::reserve`] would succeed: an entry is free, or an object is unused.
@@ -176,7 +177,12 @@ impl Table {
     }
 
     /// A new object in a reserved entry, under a name not in the table, with one use.
-    pub(crate) fn insert(&mut self, name: &str, metadata: Metadata, now: Instant) -> u32 {
+    pub(crate) fn insert(
+        &mut self,
+        name: &str,
+        metadata: Metadata,
+        asked_at: Option<Instant>,
+    ) -> u32 {
         debug_assert!(self.find(name).is_none(), "{name} is in the table");
         self.cancel();
         let handle = self.free.pop();
@@ -192,7 +198,7 @@ impl Table {
         entry.name.push_str(name);
         entry.hash = hash;
         entry.metadata = metadata;
-        entry.checked_at = now;
+        entry.asked_at = asked_at;
         entry.state = State::Shared;
         entry.uses = 1;
         let entries = &self.entries;

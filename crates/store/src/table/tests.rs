@@ -16,7 +16,7 @@ fn metadata(size_bytes: u64) -> Metadata {
 fn insert(table: &mut Table, name: &str) -> Option<u32> {
     table
         .reserve(NOW)
-        .then(|| table.insert(name, metadata(1), NOW))
+        .then(|| table.insert(name, metadata(1), Some(NOW)))
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_reserved_entry_is_not_given_to_another_object() {
     assert!(table.has_room() && table.reserve(NOW), "`a` makes room");
     assert_eq!((table.find("a"), table.poll_closed()), (None, Some(a)));
     table.cancel();
-    let b = table.insert("b", metadata(1), NOW);
+    let b = table.insert("b", metadata(1), Some(NOW));
     let c = insert(&mut table, "c").unwrap();
     assert_ne!(b, c);
     assert!(!table.has_room());
@@ -137,7 +137,7 @@ fn a_reserved_entry_is_not_given_to_another_object() {
 #[test]
 #[should_panic(expected = "no entry was reserved")]
 fn an_entry_is_reserved_before_it_is_filled() {
-    Table::new(1, 1).insert("a", metadata(1), NOW);
+    Table::new(1, 1).insert("a", metadata(1), Some(NOW));
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn the_directory_is_opened_again_by_its_path() {
 
     fs::remove_file(&current).unwrap();
     symlink("two", &current).unwrap();
-    let later = NOW + config().revalidate_after;
+    let later = NOW + TURN;
     assert_eq!(site.ask_at(later, "/a").unwrap().handle, old.handle);
     let reopen = |site: &mut Site| {
         site.store.reopen();
@@ -258,7 +258,7 @@ fn the_directory_is_opened_again_by_its_path() {
         }
     };
     reopen(&mut site).unwrap();
-    let later_still = later + config().revalidate_after;
+    let later_still = later + TURN;
     let mut new = site.ask_at(later_still, "/a").unwrap();
     assert_eq!(content(&mut new), "two");
 
@@ -268,7 +268,7 @@ fn the_directory_is_opened_again_by_its_path() {
         reopen(&mut site),
         Err(StoreError::Directory { path, .. }) if path == current
     ));
-    let much_later = later_still + config().revalidate_after;
+    let much_later = later_still + TURN;
     assert_eq!(site.ask_at(much_later, "/a").unwrap().handle, new.handle);
     assert_eq!(site.store.counters().store_reopened_roots, 1);
 }

@@ -136,12 +136,12 @@ fn a_followed_link_is_checked_like_any_path() {
     let mut site = site(config());
     link(&site, "file", site.path("dir/b"));
     let first = site.ask("/file").unwrap();
-    let later = NOW + config().revalidate_after;
+    let later = NOW + TURN;
     let again = site.ask_at(later, "/file").unwrap();
     assert_eq!(again.handle, first.handle);
     fs::remove_file(site.path("file")).unwrap();
     link(&site, "file", site.path("a"));
-    let later = later + config().revalidate_after;
+    let later = later + TURN;
     let mut other = site.ask_at(later, "/file").unwrap();
     assert_eq!(content(&mut other), "a");
 }
@@ -170,7 +170,7 @@ fn a_link_that_is_swapped_meanwhile_never_leads_out() {
         });
         let mut now = NOW;
         for _ in 0..2_000 {
-            now += config().revalidate_after;
+            now += TURN;
             match site.ask_at(now, "/here/b") {
                 Ok(mut found) => {
                     served += 1;

@@ -1,0 +1,154 @@
+//! When the served path is asked whether it still leads to the directory that is open.
+//!
+//! The worker asks the kernel's caches in turns that have look-ups, at most once in
+//! [`PATH_ASK_INTERVAL`]. If they name another directory, or have no answer, look-ups go through threads,
+//! which open the directory that the path leads to first, unless it is open. Where the caches have no
+//! answer even then, or the worker may not ask them, that happens once in [`PATH_BELIEF`].
+//!
+//! They have no answer right after a symbolic link was made: its first reader has to note the time.
+//!
+//! It refuses to know paths. Pure; three moments.
+
+use std::time::Duration;
+
+use clock::Instant;
+
+/// Least time between two asks by the worker. One costs 1 us, so they take 1 % of the core at most. It is
+/// less than a client needs to ask another worker for what an answer named.
+pub(crate) const PATH_ASK_INTERVAL: Duration = Duration::from_micros(100);
+/// How long a thread's answer is believed where the kernel's caches have none, and how long a directory
+/// that could not be opened is left alone.
+pub(crate) const PATH_BELIEF: Duration = Duration::from_secs(1);
+
+/// What the kernel's caches say of the served path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PathAnswer {
+    /// It leads to the directory that is open, or nowhere.
+    Same,
+    /// It leads elsewhere.
+    Elsewhere,
+    /// They do not know.
+    Unknown,
+    /// The worker may not ask them.
+    NotAsked,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PathWatch {
+    next_ask: Instant,
+    /// What the last ask came to: look-ups go through threads.
+    follows: bool,
+    /// Until when a thread's answer is believed if the caches have none.
+    believed_until: Option<Instant>,
+    /// Until when the path is not followed, since that failed.
+    failed_until: Instant,
+}
+
+impl PathWatch {
+    /// Of a directory that was opened just now.
+    pub(crate) const fn new() -> Self {
+        Self {
+            next_ask: Instant::ZERO,
+            follows: false,
+            believed_until: None,
+            failed_until: Instant::ZERO,
+        }
+    }
+
+    /// Whether a look-up is to be done by a thread that follows the path first. `ask` asks the kernel's
+    /// caches.
+    pub(crate) fn wants_follow(&mut self, now: Instant, ask: impl FnOnce() -> PathAnswer) -> bool {
+        if now < self.next_ask {
+            return self.follows;
+        }
+        self.next_ask = now + PATH_ASK_INTERVAL;
+        self.follows = match ask() {
+            PathAnswer::Same => {
+                // An answer of theirs that is missing next time means that something has changed.
+                self.believed_until = None;
+                false
+            }
+            PathAnswer::Elsewhere => now >= self.failed_until,
+            PathAnswer::Unknown => self.believed_until.is_none_or(|until| now >= until),
+            // The directory was opened at the start.
+            PathAnswer::NotAsked => now >= *self.believed_until.get_or_insert(now + PATH_BELIEF),
+        };
+        self.follows
+    }
+
+    /// A thread has followed the path, or failed to.
+    pub(crate) fn note_followed(&mut self, now: Instant, is_ok: bool) {
+        self.believed_until = Some(now + PATH_BELIEF);
+        if !is_ok {
+            self.failed_until = now + PATH_BELIEF;
+        }
+        self.next_ask = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PathAnswer::{Elsewhere, NotAsked, Same, Unknown};
+    use super::*;
+
+    const NS: Duration = Duration::from_nanos(1);
+    const START: Instant = Instant::from_millis(5);
+
+    fn never() -> PathAnswer {
+        panic!("asked too soon")
+    }
+
+    #[test]
+    fn an_answer_of_the_caches_holds_for_the_interval() {
+        for (answer, follows) in [(Same, false), (Elsewhere, true)] {
+            let mut watch = PathWatch::new();
+            assert_eq!(watch.wants_follow(START, || answer), follows);
+            let next = START + PATH_ASK_INTERVAL;
+            assert_eq!(watch.wants_follow(next - NS, never), follows);
+            assert!(watch.wants_follow(next, || Elsewhere));
+            watch.note_followed(next + NS, true);
+            assert!(!watch.wants_follow(next + NS, || Same));
+        }
+    }
+
+    #[test]
+    fn without_an_answer_a_thread_asks_once_in_a_while() {
+        let mut watch = PathWatch::new();
+        assert!(watch.wants_follow(START, || Unknown));
+        watch.note_followed(START, true);
+        let due = START + PATH_BELIEF;
+        assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || Unknown));
+        assert!(watch.wants_follow(due, || Unknown));
+        watch.note_followed(due, true);
+        let next = due + PATH_ASK_INTERVAL;
+        assert!(!watch.wants_follow(next, || Same));
+        let after = next + PATH_ASK_INTERVAL;
+        assert!(watch.wants_follow(after, || Unknown), "it was known before");
+    }
+
+    #[test]
+    fn a_worker_that_may_not_ask_has_a_thread_do_it_once_in_a_while() {
+        let mut watch = PathWatch::new();
+        assert!(!watch.wants_follow(START, || NotAsked), "opened just now");
+        let due = START + PATH_BELIEF;
+        assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || NotAsked));
+        assert!(watch.wants_follow(due, || NotAsked));
+        watch.note_followed(due + NS, true);
+        let next = due + NS + PATH_BELIEF;
+        assert!(!watch.wants_follow(next - PATH_ASK_INTERVAL, || NotAsked));
+        assert!(watch.wants_follow(next, || NotAsked));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_opened_is_left_alone_for_a_while() {
+        let mut watch = PathWatch::new();
+        assert!(watch.wants_follow(START, || Elsewhere));
+        watch.note_followed(START, false);
+        let due = START + PATH_BELIEF;
+        assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || Elsewhere));
+        assert!(watch.wants_follow(due, || Elsewhere));
+        watch.note_followed(due, true);
+        let next = due + PATH_ASK_INTERVAL;
+        assert!(watch.wants_follow(next, || Elsewhere), "another directory");
+    }
+}
