@@ -152,21 +152,28 @@ impl Directory {
 
     /// Whether the served path may lead to another directory, so that a thread is to follow it.
     fn wants_follow(&mut self, now: Instant) -> bool {
-        let own = self.root.mounts().root();
-        let may_ask = self.cached_lookups && own.is_local;
+        let mut path_watch = self.path_watch;
+        let follows = path_watch.wants_follow(now, || self.ask_path());
+        self.path_watch = path_watch;
+        follows
+    }
+
+    /// Asks the kernel's caches what the served path leads to.
+    fn ask_path(&mut self) -> PathAnswer {
+        if !self.cached_lookups || !self.root.mounts().root().is_local {
+            return PathAnswer::NotAsked;
+        }
         let mut unneeded = Vec::new();
-        let follows = self.path_watch.wants_follow(now, || match may_ask {
-            true => self.current.ask_path(&self.root, &mut unneeded),
-            false => PathAnswer::NotAsked,
-        });
+        let answer = self.current.ask_path(&self.root, &mut unneeded);
         let of_device = |descriptor| (DeviceId::UNKNOWN, descriptor);
         self.unneeded.extend(unneeded.into_iter().map(of_device));
-        follows
+        answer
     }
 
     /// Notes that a thread has followed the served path.
     fn note_followed(&mut self, now: Instant, followed: &Result<bool, StoreError>) {
-        self.path_watch.note_followed(now, followed.is_ok());
+        let answer = self.ask_path();
+        self.path_watch.note_followed(now, followed.is_ok(), answer);
         let had_failed = core::mem::replace(&mut self.has_failed, followed.is_err());
         match followed {
             Ok(true) => self.notice = Some(Notice::Switched),
@@ -217,12 +224,12 @@ impl Directory {
 
     pub(crate) fn poll_reply(&mut self, now: Instant) -> Option<Reply> {
         let reply = self.threads.poll_reply();
-        if let Some(Reply::Followed(followed)) = &reply {
-            self.note_followed(now, followed);
-        }
         if let Some(Reply::Root(_) | Reply::Followed(_)) = reply {
             // Now: an idle server has no look-up that would refresh it.
             self.refresh();
+        }
+        if let Some(Reply::Followed(followed)) = &reply {
+            self.note_followed(now, followed);
         }
         reply
     }

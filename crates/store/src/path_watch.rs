@@ -76,9 +76,13 @@ impl PathWatch {
         self.follows
     }
 
-    /// A thread has followed the path, or failed to.
-    pub(crate) fn note_followed(&mut self, now: Instant, is_ok: bool) {
-        self.believed_until = Some(now + PATH_BELIEF);
+    /// A thread has followed the path, or failed to; `answer` is what the caches say now. If they have one, the
+    /// next that is missing means that something has changed, however soon.
+    pub(crate) fn note_followed(&mut self, now: Instant, is_ok: bool, answer: PathAnswer) {
+        self.believed_until = match answer {
+            PathAnswer::Same | PathAnswer::Elsewhere => None,
+            PathAnswer::Unknown | PathAnswer::NotAsked => Some(now + PATH_BELIEF),
+        };
         if !is_ok {
             self.failed_until = now + PATH_BELIEF;
         }
@@ -106,7 +110,7 @@ mod tests {
             let next = START + PATH_ASK_INTERVAL;
             assert_eq!(watch.wants_follow(next - NS, never), follows);
             assert!(watch.wants_follow(next, || Elsewhere));
-            watch.note_followed(next + NS, true);
+            watch.note_followed(next + NS, true, Same);
             assert!(!watch.wants_follow(next + NS, || Same));
         }
     }
@@ -115,11 +119,11 @@ mod tests {
     fn without_an_answer_a_thread_asks_once_in_a_while() {
         let mut watch = PathWatch::new();
         assert!(watch.wants_follow(START, || Unknown));
-        watch.note_followed(START, true);
+        watch.note_followed(START, true, Unknown);
         let due = START + PATH_BELIEF;
         assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || Unknown));
         assert!(watch.wants_follow(due, || Unknown));
-        watch.note_followed(due, true);
+        watch.note_followed(due, true, Unknown);
         let next = due + PATH_ASK_INTERVAL;
         assert!(!watch.wants_follow(next, || Same));
         let after = next + PATH_ASK_INTERVAL;
@@ -133,7 +137,7 @@ mod tests {
         let due = START + PATH_BELIEF;
         assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || NotAsked));
         assert!(watch.wants_follow(due, || NotAsked));
-        watch.note_followed(due + NS, true);
+        watch.note_followed(due + NS, true, NotAsked);
         let next = due + NS + PATH_BELIEF;
         assert!(!watch.wants_follow(next - PATH_ASK_INTERVAL, || NotAsked));
         assert!(watch.wants_follow(next, || NotAsked));
@@ -143,12 +147,22 @@ mod tests {
     fn a_directory_that_cannot_be_opened_is_left_alone_for_a_while() {
         let mut watch = PathWatch::new();
         assert!(watch.wants_follow(START, || Elsewhere));
-        watch.note_followed(START, false);
+        watch.note_followed(START, false, Elsewhere);
         let due = START + PATH_BELIEF;
         assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || Elsewhere));
         assert!(watch.wants_follow(due, || Elsewhere));
-        watch.note_followed(due, true);
+        watch.note_followed(due, true, Same);
         let next = due + PATH_ASK_INTERVAL;
         assert!(watch.wants_follow(next, || Elsewhere), "another directory");
+    }
+
+    #[test]
+    fn an_answer_that_is_missing_again_is_not_believed() {
+        for answer in [Same, Elsewhere] {
+            let mut watch = PathWatch::new();
+            assert!(watch.wants_follow(START, || Unknown));
+            watch.note_followed(START, true, answer);
+            assert!(watch.wants_follow(START, || Unknown), "{answer:?}");
+        }
     }
 }

@@ -214,6 +214,21 @@ fn a_served_link_that_is_switched_leads_to_the_new_tree_at_once() {
     }
 }
 
+/// The caches do not know a link that was made just now, each time.
+#[test]
+fn a_served_link_that_is_switched_again_after_one_request() {
+    let mut site = released(config());
+    let mut now = moments(config());
+    let path = |name: &str| site.directory.path().join(name);
+    let (current, next) = (path("current"), path("next"));
+    for release in ["two", "one", "two"] {
+        symlink(release, &next).unwrap();
+        fs::rename(&next, &current).unwrap();
+        let text = text_at(&mut site, now.next().unwrap(), "/a");
+        assert_eq!(text.unwrap(), release);
+    }
+}
+
 #[test]
 fn a_served_directory_that_is_moved_away_and_made_again() {
     for way in WAYS {
