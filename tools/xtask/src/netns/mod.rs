@@ -4,6 +4,7 @@
 //! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
 
 mod black_hole;
+mod changing;
 mod failover;
 mod files;
 mod fragments;
@@ -26,6 +27,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum as _};
@@ -71,6 +73,9 @@ pub(crate) struct NetnsOptions {
     /// Only with this MTU at both ends; TAPs are left out
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
+    /// Only content that changes, each kind for so long, with more workers and paces
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    changes: Option<u64>,
 }
 
 /// Links that are tried with a number of workers.
@@ -148,7 +153,14 @@ impl NetnsOptions {
 /// Runs all checks; fails if one does.
 pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
     let mut suite = Suite::default();
-    run(&mut suite, options);
+    match options.changes {
+        Some(seconds) => {
+            let atlas = Program::Atlas.find(options.atlas.as_deref())?;
+            let time = Duration::from_secs(seconds);
+            changing::run_for(&mut suite, &atlas, &Identities::new()?, time);
+        }
+        None => run(&mut suite, options),
+    }
     suite.close()
 }
 
@@ -338,6 +350,7 @@ impl Run<'_> {
                 nat::run(suite, atlas, library);
                 stripped::run(suite, atlas, library);
                 small_window::run(suite, atlas, library);
+                changing::run(suite, atlas, self.identities);
             }
             LinkKind::Xdp if is_first => {
                 shared_address::run(suite, atlas, library);
