@@ -134,6 +134,9 @@ pub struct FileStatus {
     /// Its content cannot change, so it is not checked for changes
     /// (`docs/develop/decisions/0014-when-status-is-not-compared.md`).
     pub is_fixed: bool,
+    /// Its file system waits for nobody but its disk. If not (NFS, FUSE), reading it and asking for its status are
+    /// left to threads of the kernel's, so that one that hangs keeps nobody else waiting.
+    pub is_local: bool,
 }
 
 /// Length and hash of the last bytes of a path, to compare another path with.
@@ -297,7 +300,8 @@ counters! {
         pub disk_stale_completions: u64,
         /// System calls made to submit and to reap reads.
         pub disk_enter_calls: u64,
-        /// System calls made to check whether a file changed.
+        /// System calls made to check whether a file changed; of files on mounts that are not local, entries of
+        /// io_uring.
         pub disk_check_calls: u64,
         /// Files whose links, name, mode or owner changed while their content stayed.
         pub disk_touched_files: u64,

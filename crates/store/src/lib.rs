@@ -192,6 +192,8 @@ pub enum Source {
         symlinks: Symlinks,
         /// Nobody can change its content while it is open: nothing to check after reads.
         is_fixed: bool,
+        /// Its file system answers from memory, or waits for a local disk only.
+        is_local: bool,
     },
     /// A part of a device of a raw store, as long as the object. Its content cannot change.
     Range {

@@ -135,6 +135,15 @@ impl Mounts {
         is_it(&self.root) || mounts.any(is_it)
     }
 
+    /// Whether a file of this device is on a local mount, wherever links led. Of several mounts, some of which are not
+    /// local, a device that the list does not have (a subvolume's) counts as not local.
+    pub(crate) fn is_local(&self, device: DeviceId) -> bool {
+        let is_it = |mount: &Mount| mount.is_local && mount.device == device;
+        self.are_all_local()
+            || is_it(&self.root)
+            || self.beneath.iter().any(|(_, mount)| is_it(mount))
+    }
+
     /// Whether all mounts that a path beneath the directory may cross are local.
     pub(crate) const fn are_all_local(&self) -> bool {
         self.root.is_local && !self.is_mixed
@@ -230,6 +239,17 @@ mod tests {
             );
         }
         assert!(!mounts.are_all_local(), "one is NFS");
+        for (of, is_local) in [
+            (device(8, 1), true),
+            (device(8, 17), true),
+            (device(0, 50), false),
+            (device(9, 9), false),
+        ] {
+            assert_eq!(mounts.is_local(of), is_local, "{of:?}");
+        }
+        let local = Mounts::parse(TABLE, b"/srv/www2");
+        assert!(local.is_local(device(9, 9)), "there is no other");
+        assert!(!Mounts::UNKNOWN.is_local(DeviceId::UNKNOWN));
     }
 
     #[test]

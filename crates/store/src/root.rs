@@ -238,12 +238,17 @@ impl Root {
         }
         let (file, status) = opened?;
         let is_fixed = self.is_fixed(file.as_fd(), &status);
+        let is_local = match symlinks {
+            Symlinks::Refused => self.mounts.of(name.to_bytes()).is_local,
+            Symlinks::Followed => self.mounts.is_local(DeviceId::new(status.metadata.device)),
+        };
         Ok(Opened {
             source: Source::File {
                 descriptor: file,
                 attributes: status.attributes,
                 symlinks,
                 is_fixed,
+                is_local,
             },
             metadata: status.metadata,
         })

@@ -547,11 +547,13 @@ fn open<D: Disk>(
             attributes,
             symlinks,
             is_fixed,
+            is_local,
         } => FileSource::File {
             descriptor,
             status: FileStatus {
                 path_end: (symlinks == Symlinks::Refused).then(|| PathEnd::of(path.as_bytes())),
                 is_fixed,
+                is_local,
                 ..status_of(metadata, attributes)
             },
         },
@@ -612,6 +614,7 @@ fn status_of(metadata: &Metadata, attributes: Attributes) -> FileStatus {
         direct_memory_align_bytes: metadata.direct_memory_align_bytes,
         path_end: None,
         is_fixed: false,
+        is_local: false,
     }
 }
 

@@ -69,6 +69,27 @@ impl From<&libc::stat> for Seen {
     }
 }
 
+impl From<&libc::statx> for Seen {
+    fn from(status: &libc::statx) -> Self {
+        let time = |time: libc::statx_timestamp| (time.tv_sec, i64::from(time.tv_nsec));
+        let identity = Identity {
+            size_bytes: status.stx_size,
+            modified: time(status.stx_mtime),
+            changed: time(status.stx_ctime),
+            attributes: (
+                status.stx_nlink.into(),
+                status.stx_mode.into(),
+                status.stx_uid,
+                status.stx_gid,
+            ),
+        };
+        Self {
+            identity,
+            accessed: time(status.stx_atime),
+        }
+    }
+}
+
 impl From<&FileStatus> for Identity {
     fn from(status: &FileStatus) -> Self {
         let time = |(seconds, nanos): (i64, u32)| (seconds, i64::from(nanos));

@@ -16,6 +16,9 @@
 //! check block devices, which have no timestamps, ranges of devices and images ([`DeviceRange`]), files
 //! written through this disk, and files whose content cannot change ([`FileStatus::is_fixed`]).
 //!
+//! The status of a file on a mount that is not local is asked for by the ring, because whoever asks may wait for
+//! ever; its completions are held until it has answered.
+//!
 //! One `fstat` serves all completions of a file that were reaped together. It costs 170 ns of CPU
 //! time here (decision 4); a read costs 1,700 to 4,000 ns and takes 75,000.
 //! Bounded by the length of the table.
@@ -75,7 +78,14 @@ pub(super) enum Check {
 }
 
 /// What is known of a file when it is opened.
-type Described = (FileLimits, ChangeState, Witnesses, (u32, u32));
+#[derive(Debug)]
+struct Described {
+    limits: FileLimits,
+    change_state: ChangeState,
+    witnesses: Witnesses,
+    device: (u32, u32),
+    is_local: bool,
+}
 
 /// A file's descriptor, or that of the device that it is a range of.
 #[derive(Debug)]
@@ -108,6 +118,8 @@ pub(super) struct OpenFile {
     reads: u32,
     /// Its file system's device.
     device: (u32, u32),
+    /// Asking for its status waits for nobody.
+    is_local: bool,
     change_state: ChangeState,
     witnesses: Witnesses,
     /// Commands enqueued or in flight on it.
@@ -156,6 +168,11 @@ impl OpenFile {
             self.reads = self.reads.saturating_add(1);
         }
         is_due
+    }
+
+    /// Whether reads and questions of it wait for nobody but its disk.
+    pub(super) const fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// The closed file, once no command uses it any more; `None` for a range, whose device stays open.
@@ -276,8 +293,15 @@ impl Files {
         index: u16,
         descriptor: Descriptor,
         start_bytes: u64,
-        (limits, change_state, witnesses, device): Described,
+        described: Described,
     ) -> (FileIndex, FileLimits) {
+        let Described {
+            limits,
+            change_state,
+            witnesses,
+            device,
+            is_local,
+        } = described;
         let entry = &mut self.entries[usize::from(index)];
         entry.file = Some(OpenFile {
             descriptor,
@@ -286,6 +310,7 @@ impl Files {
             is_registered: false,
             reads: 0,
             device,
+            is_local,
             change_state,
             witnesses,
             commands: 0,
@@ -316,8 +341,13 @@ impl Files {
         let index = self.free.pop().ok_or(DiskError::TableFull)?;
         let place = self.ranged.enter(&range.device, facts);
         let descriptor = Descriptor::Shared(Arc::clone(&range.device), place);
-        let witnesses = Witnesses::default();
-        let described = (limits, ChangeState::Unchecked, witnesses, facts.device);
+        let described = Described {
+            limits,
+            change_state: ChangeState::Unchecked,
+            witnesses: Witnesses::default(),
+            device: facts.device,
+            is_local: true,
+        };
         Ok(self.insert(index, descriptor, range.start_bytes, described))
     }
 
@@ -328,13 +358,27 @@ impl Files {
         slot_bytes: u32,
     ) -> Result<Described, DiskError> {
         let limits = self.devices.look_up(status, slot_bytes)?;
-        let (state, witnesses) = if status.is_fixed {
+        let &FileStatus {
+            device, is_local, ..
+        } = status;
+        let (change_state, witnesses) = if status.is_fixed {
             (ChangeState::Unchecked, Witnesses::default())
         } else {
             let path_end = status.path_end.or_else(|| path_end(file));
-            unchanged(file, Identity::from(status), path_end)
+            let witnesses = if is_local {
+                ends(file, Identity::from(status))
+            } else {
+                Witnesses::default()
+            };
+            (unchanged(Identity::from(status), path_end), witnesses)
         };
-        Ok((limits, state, witnesses, status.device))
+        Ok(Described {
+            limits,
+            change_state,
+            witnesses,
+            device,
+            is_local,
+        })
     }
 
     fn describe(&mut self, file: BorrowedFd<'_>, slot_bytes: u32) -> Result<Described, DiskError> {
@@ -342,13 +386,19 @@ impl Files {
         let status = status(file)?;
         let limits = self.devices.ask(file, &status, slot_bytes)?;
         let is_regular = status.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let (state, witnesses) = if is_regular {
-            unchanged(file, Seen::from(&status).identity, path_end(file))
+        let (change_state, witnesses) = if is_regular {
+            let identity = Seen::from(&status).identity;
+            (unchanged(identity, path_end(file)), ends(file, identity))
         } else {
             (ChangeState::Unchecked, Witnesses::default())
         };
-        let device = (libc::major(status.st_dev), libc::minor(status.st_dev));
-        Ok((limits, state, witnesses, device))
+        Ok(Described {
+            limits,
+            change_state,
+            witnesses,
+            device: (libc::major(status.st_dev), libc::minor(status.st_dev)),
+            is_local: true,
+        })
     }
 
     /// The table index of a file that is open and not closing.
@@ -407,6 +457,11 @@ impl Files {
             ChangeState::Changed => Err(DiskError::Changed),
             ChangeState::Verifying(_) => Ok(Check::Unclear),
             ChangeState::Unchanged(_, asked) if *asked == Some(round) => Ok(Check::Same),
+            ChangeState::Unchanged(before, _) if !file.is_local => {
+                let verification = Verification::begin_with_status(*before, round);
+                file.change_state = ChangeState::Verifying(Box::new(verification));
+                Ok(Check::Unclear)
+            }
             ChangeState::Unchanged(before, asked) => {
                 self.check_calls += 1;
                 let now = Seen::from(&status(file.descriptor.as_fd())?);
@@ -425,12 +480,7 @@ impl Files {
     fn judge(&mut self, index: u16, before: Baseline, now: &Seen) -> Result<Check, DiskError> {
         let round = self.round;
         let file = self.at(index);
-        let path = kernel_path(file.descriptor.as_fd());
-        let after = Baseline {
-            identity: now.identity,
-            path_end: path.as_deref().map(PathEnd::of),
-        };
-        let finding = before.compare(now, path.as_deref());
+        let (finding, after) = compare(file.descriptor.as_fd(), &before, now);
         let verification = if finding == Finding::Unclear {
             let block = file.limits.block_bytes;
             Verification::begin(before, after, round, &file.witnesses, block)
@@ -451,7 +501,7 @@ impl Files {
             }
         };
         file.change_state = state;
-        self.touched_files += u64::from(check == Ok(Check::Same));
+        self.touched_files += u64::from(finding == Finding::Explained);
         check
     }
 
@@ -482,31 +532,44 @@ impl Files {
         }
     }
 
-    /// A read of a file's verification ended. `None`: another one is to be made. Else those that were held, and
+    /// A step of a file's verification ended. `None`: another one is to be made. Else those that were held, and
     /// what becomes of those that its status covers.
     pub(super) fn advance(
         &mut self,
         index: u16,
         result: i32,
     ) -> Option<(Vec<Held>, u64, Result<(), DiskError>)> {
-        let file = self.at(index);
+        let file = self.entries[usize::from(index)].file.as_mut()?;
         let block = file.limits.block_bytes;
         let ChangeState::Verifying(verification) = &mut file.change_state else {
             return None;
         };
-        let progress = verification.advance(result, &file.witnesses, block);
-        let (before, after, round) = (verification.before, verification.status, verification.round);
-        let is_moot = verification.is_moot;
-        let (state, outcome) = match progress {
-            Progress::Read => return None,
-            Progress::Same if is_moot => (ChangeState::Unchecked, Ok(())),
-            Progress::Same => (ChangeState::Unchanged(after, Some(round)), Ok(())),
-            Progress::Changed => (ChangeState::Changed, Err(DiskError::Changed)),
+        let Verification { before, status, .. } = **verification;
+        let round = verification.round;
+        let unchanged = |baseline| (ChangeState::Unchanged(baseline, Some(round)), Ok(()));
+        let changed = || (ChangeState::Changed, Err(DiskError::Changed));
+        let (state, outcome) = match verification.advance(result, &file.witnesses, block) {
+            Progress::Next => return None,
+            Progress::Same if verification.is_moot => (ChangeState::Unchecked, Ok(())),
+            Progress::Same => {
+                self.verified_files += 1;
+                unchanged(status)
+            }
+            Progress::Changed => changed(),
             Progress::Failed(error) => (ChangeState::Unchanged(before, None), Err(error)),
+            Progress::Asked(now) => {
+                let (finding, after) = compare(file.descriptor.as_fd(), &before, &now);
+                self.touched_files += u64::from(finding == Finding::Explained);
+                match finding {
+                    Finding::Same | Finding::Explained => unchanged(after),
+                    Finding::Unclear if verification.judge(after, &file.witnesses, block) => {
+                        return None;
+                    }
+                    Finding::Unclear | Finding::Changed => changed(),
+                }
+            }
         };
-        let state = core::mem::replace(&mut file.change_state, state);
-        self.verified_files += u64::from(progress == Progress::Same && !is_moot);
-        match state {
+        match core::mem::replace(&mut file.change_state, state) {
             ChangeState::Verifying(verification) => {
                 Some((verification.into_held(), round, outcome))
             }
@@ -534,13 +597,27 @@ impl Files {
     }
 }
 
-/// The state of a file just opened, whose identity is known since before, and its witnesses: its ends, if it is
-/// young and they are cached.
-fn unchanged(
-    file: BorrowedFd<'_>,
-    identity: Identity,
-    path_end: Option<PathEnd>,
-) -> (ChangeState, Witnesses) {
+/// What a status means, and what to compare with from then on if it means no change.
+fn compare(file: BorrowedFd<'_>, before: &Baseline, now: &Seen) -> (Finding, Baseline) {
+    if before.identity.is_same(&now.identity) {
+        return (Finding::Same, *before);
+    }
+    let path = kernel_path(file);
+    let after = Baseline {
+        identity: now.identity,
+        path_end: path.as_deref().map(PathEnd::of),
+    };
+    (before.compare(now, path.as_deref()), after)
+}
+
+/// The state of a file just opened, whose identity is known since before.
+const fn unchanged(identity: Identity, path_end: Option<PathEnd>) -> ChangeState {
+    // `None`: even reads of the current round must be checked.
+    ChangeState::Unchanged(Baseline { identity, path_end }, None)
+}
+
+/// The witnesses of a local file just opened: its ends, if it is young and they are cached.
+fn ends(file: BorrowedFd<'_>, identity: Identity) -> Witnesses {
     let mut witnesses = Witnesses::default();
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed();
     let now = since_1970.map_or(0, |since| {
@@ -553,7 +630,5 @@ fn unchanged(
     {
         witnesses.note_open(ends.first(), ends.last_start, ends.last());
     }
-    let baseline = Baseline { identity, path_end };
-    // `None`: even reads of the current round must be checked.
-    (ChangeState::Unchanged(baseline, None), witnesses)
+    witnesses
 }

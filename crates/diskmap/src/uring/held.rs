@@ -4,6 +4,9 @@
 //! status is older than it, the one that its own check may begin. A verification makes a few reads, one after the
 //! other, in the place of the first completion that it holds (`verification`).
 //!
+//! A file on a mount that is not local may keep whoever asks for its status waiting, for ever. So the ring asks, and all
+//! completions of such a file are held until it has answered.
+//!
 //! Bounded by the queue's depth: those held keep their places in the table of commands.
 
 use io_uring::{opcode, types};
@@ -11,7 +14,7 @@ use io_uring::{opcode, types};
 use super::Uring;
 use super::commands::{Command, Entered};
 use super::files::Check;
-use super::verification::{Held, Verification};
+use super::verification::{Held, Step, Verification};
 use crate::DiskError;
 
 impl Uring {
@@ -21,31 +24,48 @@ impl Uring {
             .file
             .expect("invariant: what is no file's is not checked");
         if self.files.hold(file, index, command, outcome) {
-            self.read_witness(file);
+            self.enqueue_step(file);
         }
     }
 
-    /// Enqueues the next read of a file's verification.
-    fn read_witness(&mut self, file: u16) {
+    /// Enqueues the next step of a file's verification.
+    fn enqueue_step(&mut self, file: u16) {
         let Some(verification) = self.files.verification(file) else {
             return;
         };
         let Some(carrier) = verification.carrier() else {
             return;
         };
-        let (offset_bytes, target, length_bytes) = verification.target();
-        let (number, flags, place) = self.target(Some(file), offset_bytes);
-        let read = opcode::Read::new(types::Fd(number), target, length_bytes).offset(place);
+        let entry = match verification.step() {
+            Step::Status(target) => {
+                // The kernel refuses a registered file here.
+                let number = types::Fd(self.files.at(file).raw_fd());
+                self.files.check_calls += 1;
+                opcode::Statx::new(number, c"".as_ptr(), target.cast())
+                    .flags(libc::AT_EMPTY_PATH)
+                    .mask(libc::STATX_BASIC_STATS)
+                    .build()
+            }
+            Step::Read {
+                offset_bytes,
+                target,
+                length_bytes,
+            } => {
+                let (number, flags, place) = self.target(Some(file), offset_bytes);
+                self.counters.disk_verify_commands += 1;
+                let read = opcode::Read::new(types::Fd(number), target, length_bytes);
+                read.offset(place).build().flags(flags)
+            }
+        };
         let user_data = self.commands.issue(carrier, Entered::Verification(file));
-        self.push(&read.build().flags(flags).user_data(user_data));
-        self.counters.disk_verify_commands += 1;
+        self.push(&entry.user_data(user_data));
         self.has_unsubmitted_reissues = true;
     }
 
-    /// A read of a file's verification ended.
+    /// A step of a file's verification ended.
     pub(super) fn advance_verification(&mut self, file: u16, result: i32) {
         let Some((held, round, outcome)) = self.files.advance(file, result) else {
-            self.read_witness(file);
+            self.enqueue_step(file);
             return;
         };
         for Held {

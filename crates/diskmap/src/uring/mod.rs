@@ -292,7 +292,7 @@ impl Uring {
         self.push(&entry.flags(flags).user_data(run.first));
     }
 
-    /// The descriptor of a file, whether it is one of the ring's, and where in it an offset is.
+    /// The descriptor of a file, whether it is one of the ring's and who waits for it, and where in it an offset is.
     fn target(&mut self, file: Option<u16>, offset_bytes: u64) -> (i32, squeue::Flags, u64) {
         // The kernel completes it with EBADF, like any other command.
         let Some(index) = file else {
@@ -301,6 +301,12 @@ impl Uring {
         let file = self.files.at(index);
         let place = file.place(offset_bytes);
         let number = file.raw_fd();
+        // What may wait for somebody else's machine waits in a thread of the kernel's.
+        let waits = if file.is_local() {
+            squeue::Flags::empty()
+        } else {
+            squeue::Flags::ASYNC
+        };
         let fixed = match file.device_place() {
             None => file.is_registered.then(|| i32::from(index)),
             Some(device) => {
@@ -309,8 +315,8 @@ impl Uring {
             }
         };
         match fixed {
-            Some(fixed) => (fixed, squeue::Flags::FIXED_FILE, place),
-            None => (number, squeue::Flags::empty(), place),
+            Some(fixed) => (fixed, squeue::Flags::FIXED_FILE | waits, place),
+            None => (number, waits, place),
         }
     }
 

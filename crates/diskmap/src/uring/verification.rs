@@ -1,19 +1,20 @@
 //! The verification of a file whose status does not tell whether it was written: its witnesses are read again,
-//! one after the other, and its completions are held meanwhile.
+//! one after the other, and its completions are held meanwhile. That of a file on a mount that is not local begins
+//! with the status, which may have to wait for somebody else's machine.
 //!
 //! **What was read before the status was asked is handed out if the witnesses, read after it, agree.** That status
 //! is then the one to compare with. So a verification takes [`WITNESSES_MAX`] reads at most, however often the
 //! file grows meanwhile; completions that came after its status wait for it, and are checked anew when it
 //! ends.
 //!
-//! The reads are commands of the ring. They take the place of the first completion held in the table of
+//! Its steps are commands of the ring. They take the place of the first completion held in the table of
 //! commands, so there is room for them, and the file stays open. It refuses to know the ring or the file: it says what
 //! is to be read, and is told what came. Bounded by [`TRIES_MAX`] for a read that is interrupted, two blocks of
 //! memory, and the file's commands in flight.
 
 use std::ops::Range;
 
-use super::change::Baseline;
+use super::change::{Baseline, Seen};
 use super::commands::Command;
 use super::witness::{Agreed, WITNESSES_MAX, Witnesses};
 use crate::DiskError;
@@ -36,11 +37,29 @@ pub(super) struct Held {
     pub(super) round: u64,
 }
 
-/// What follows after a read.
+/// A command to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// `statx` of the file, to this place.
+    Status(*mut u8),
+    /// A read.
+    Read {
+        /// Where in the file it begins.
+        offset_bytes: u64,
+        /// To this place.
+        target: *mut u8,
+        /// How much.
+        length_bytes: u32,
+    },
+}
+
+/// What follows after a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// [`Verification::target`] is to be read.
-    Read,
+    /// [`Verification::step`] is to be made.
+    Next,
+    /// The status was asked: [`Verification::judge`] is to be told what it means.
+    Asked(Seen),
     /// All agree: what was read before the status is the file's.
     Same,
     /// It was written.
@@ -54,23 +73,23 @@ pub(super) enum Progress {
 pub(super) struct Verification {
     /// The status that was compared with: again the one if nothing can be found out.
     pub(super) before: Baseline,
-    /// The status that it is about.
+    /// The status that it is about; of a file whose status is being asked for, that before.
     pub(super) status: Baseline,
     /// Completions reaped in this round or before were read before that status.
     pub(super) round: u64,
     /// The file is written by this disk itself since: nothing is to be compared.
     pub(super) is_moot: bool,
     agreed: Agreed,
-    /// The blocks being read.
-    blocks: Range<u64>,
+    /// The blocks being read; `None`: the status is being asked for.
+    blocks: Option<Range<u64>>,
     tries: u8,
-    /// The kernel writes to it while a command is in flight; as long as two blocks and what aligns them.
+    /// The kernel writes to it while a command is in flight.
     memory: Vec<u8>,
     held: Vec<Held>,
 }
 
 impl Verification {
-    /// Of a file with these witnesses; `None` if it has none.
+    /// Of a file that has another status than `before`, and these witnesses; `None` if it has none.
     pub(super) fn begin(
         before: Baseline,
         status: Baseline,
@@ -78,20 +97,36 @@ impl Verification {
         witnesses: &Witnesses,
         block_bytes: u32,
     ) -> Option<Self> {
-        let agreed = Agreed::default();
-        let blocks = witnesses.next_blocks(agreed, block_bytes)?;
-        let length = 2 * block_bytes as usize + SLOT_ALIGNMENT_BYTES as usize;
-        Some(Self {
+        let mut begun = Self::begin_with_status(before, round);
+        begun.judge(status, witnesses, block_bytes).then_some(begun)
+    }
+
+    /// Of a file whose status is to be asked for: it covers what was reaped in this round or before.
+    pub(super) fn begin_with_status(before: Baseline, round: u64) -> Self {
+        Self {
             before,
-            status,
+            status: before,
             round,
             is_moot: false,
-            agreed,
-            blocks,
+            agreed: Agreed::default(),
+            blocks: None,
             tries: 0,
-            memory: vec![0; length],
+            memory: memory_of(size_of::<libc::statx>()),
             held: Vec::new(),
-        })
+        }
+    }
+
+    /// The file's status is this one now, and does not tell whether it was written. Whether there is a witness.
+    pub(super) fn judge(
+        &mut self,
+        status: Baseline,
+        witnesses: &Witnesses,
+        block_bytes: u32,
+    ) -> bool {
+        self.status = status;
+        self.memory = memory_of(2 * block_bytes as usize);
+        self.blocks = witnesses.next_blocks(self.agreed, block_bytes);
+        self.blocks.is_some()
     }
 
     /// Holds a completion; whether it is the first, in whose place the reads are.
@@ -105,14 +140,21 @@ impl Verification {
         self.held.first().map(|held| held.index)
     }
 
-    /// What is to be read: from where in the file, to where, and how many bytes.
-    pub(super) fn target(&mut self) -> (u64, *mut u8, u32) {
-        let length = u32::try_from(self.blocks.end - self.blocks.start);
-        let length = length.expect("invariant: a witness is in two blocks, which slots limit");
-        let start = self.blocks.start;
+    /// The command to be made.
+    pub(super) fn step(&mut self) -> Step {
+        let Some(Range { start, end }) = self.blocks else {
+            return Step::Status(self.aligned().as_mut_ptr());
+        };
+        let length = u32::try_from(end - start);
+        let length_bytes =
+            length.expect("invariant: a witness is in two blocks, which slots limit");
         let memory = self.aligned();
-        debug_assert!(length as usize <= memory.len());
-        (start, memory.as_mut_ptr(), length)
+        debug_assert!(length_bytes as usize <= memory.len());
+        Step::Read {
+            offset_bytes: start,
+            target: memory.as_mut_ptr(),
+            length_bytes,
+        }
     }
 
     fn aligned(&mut self) -> &mut [u8] {
@@ -123,7 +165,7 @@ impl Verification {
         self.memory.get_mut(start..).unwrap_or_default()
     }
 
-    /// The read ended with a number of bytes, or an error of the kernel's, negative.
+    /// The step ended with a number of bytes, or an error of the kernel's, negative.
     pub(super) fn advance(
         &mut self,
         result: i32,
@@ -138,13 +180,16 @@ impl Verification {
             self.tries += 1;
             let is_transient = errno == libc::EAGAIN || errno == libc::EINTR;
             return if is_transient && self.tries < TRIES_MAX {
-                Progress::Read
+                Progress::Next
             } else {
                 Progress::Failed(DiskError::Io(errno))
             };
         };
         self.tries = 0;
-        let (start, mut agreed) = (self.blocks.start, self.agreed);
+        let Some(Range { start, .. }) = self.blocks else {
+            return Progress::Asked(self.seen());
+        };
+        let mut agreed = self.agreed;
         let memory = self.aligned();
         let read = &memory[..bytes.min(memory.len())];
         // If the read is too short for its witness, the file ends before it.
@@ -155,11 +200,19 @@ impl Verification {
         }
         match witnesses.next_blocks(self.agreed, block_bytes) {
             Some(blocks) => {
-                self.blocks = blocks;
-                Progress::Read
+                self.blocks = Some(blocks);
+                Progress::Next
             }
             None => Progress::Same,
         }
+    }
+
+    /// The status that the kernel has written.
+    fn seen(&mut self) -> Seen {
+        let memory = self.aligned();
+        debug_assert!(memory.len() >= size_of::<libc::statx>());
+        // SAFETY: there is room for a `statx`, aligned, and all of it is initialized; a `statx` is numbers.
+        Seen::from(unsafe { &*memory.as_ptr().cast::<libc::statx>() })
     }
 
     /// The places in the table of commands of those that only wait.
@@ -171,6 +224,11 @@ impl Verification {
     pub(super) fn into_held(self) -> Vec<Held> {
         self.held
     }
+}
+
+/// Memory for so many bytes, and what aligns them.
+fn memory_of(bytes: usize) -> Vec<u8> {
+    vec![0; bytes + SLOT_ALIGNMENT_BYTES as usize]
 }
 
 #[cfg(test)]
@@ -203,7 +261,14 @@ mod tests {
 
     /// Reads what is wanted from `content`, as the kernel does.
     fn read(verification: &mut Verification, content: &[u8]) -> i32 {
-        let (start, _, length) = verification.target();
+        let Step::Read {
+            offset_bytes: start,
+            length_bytes: length,
+            ..
+        } = verification.step()
+        else {
+            panic!("its status is known")
+        };
         let start = usize::try_from(start).expect("a short file");
         let part = &content[start.min(content.len())..];
         let part = &part[..part.len().min(length as usize)];
@@ -216,7 +281,7 @@ mod tests {
         for reads in 1..=WITNESSES_MAX {
             let result = read(&mut verification, now);
             let progress = verification.advance(result, &witnesses, BLOCK);
-            if progress != Progress::Read {
+            if progress != Progress::Next {
                 return (reads, progress);
             }
         }
@@ -252,7 +317,7 @@ mod tests {
             let (mut verification, witnesses, _) = verifying();
             for _ in 1..TRIES_MAX {
                 let progress = verification.advance(-errno, &witnesses, BLOCK);
-                assert_eq!(progress, Progress::Read);
+                assert_eq!(progress, Progress::Next);
             }
             let progress = verification.advance(-errno, &witnesses, BLOCK);
             assert_eq!(progress, Progress::Failed(DiskError::Io(errno)));

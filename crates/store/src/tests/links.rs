@@ -190,3 +190,27 @@ fn a_link_that_is_swapped_meanwhile_never_leads_out() {
     });
     assert!(served > 0, "the link led in at times");
 }
+
+#[test]
+fn a_file_of_a_local_file_system_is_said_to_be_whatever_link_led_there() {
+    for config in [config(), through_threads()] {
+        let mut site = site(config);
+        let root = site.path("");
+        if !crate::mounts::Mounts::read(&root.canonicalize().unwrap()).are_all_local() {
+            eprintln!("SKIPPED: {} is not on a local file system", root.display());
+            return;
+        }
+        link(&site, "link", "dir/b");
+        link(&site, "absolute", site.path("dir/b"));
+        for path in ["/a", "/link", "/absolute"] {
+            let mut found = site
+                .ask(path)
+                .unwrap_or_else(|error| panic!("{path}: {error}"));
+            let opened = found.opened.take();
+            let is_local = matches!(opened, Some(Source::File { is_local: true, .. }));
+            assert!(is_local, "{path}: {opened:?}");
+            site.store.retire(found.handle);
+            site.store.release(found.handle);
+        }
+    }
+}

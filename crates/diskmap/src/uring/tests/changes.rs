@@ -197,6 +197,7 @@ pub(super) fn known(path: &Path, block_bytes: u32) -> FileSource {
             direct_memory_align_bytes: 0,
             path_end: None,
             is_fixed: false,
+            is_local: true,
         },
         descriptor: file.into(),
     }

@@ -1,5 +1,6 @@
 mod changes;
 mod closing;
+mod remote;
 mod runs;
 mod verification;
 

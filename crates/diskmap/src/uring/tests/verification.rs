@@ -17,9 +17,18 @@ const SIZE_BYTES: u64 = 300_000;
 
 /// A file of an hour ago, its first block read.
 fn serving() -> (Bench, PathBuf, FileIndex) {
+    serving_from(true)
+}
+
+/// The same, on a mount that is said to be local or not.
+fn serving_from(is_local: bool) -> (Bench, PathBuf, FileIndex) {
     let mut bench = Bench::new();
     let path = bench.create("served", SIZE_BYTES);
-    let (file, _) = bench.open(&path);
+    let mut source = known(&path, 4096);
+    if let FileSource::File { status, .. } = &mut source {
+        status.is_local = is_local;
+    }
+    let (file, _) = bench.disk.open(source).expect("there is room");
     assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
     (bench, path, file)
 }
@@ -55,18 +64,20 @@ fn rewrite(path: &Path, bytes: &[u8]) {
 
 #[test]
 fn a_file_appended_to_is_served_on_to_the_length_it_had() {
-    let (mut bench, path, file) = serving();
-    for at in (0..SIZE_BYTES).step_by(4096) {
-        append(&path, &[0xee; 1000]);
-        let expected = pattern(at, 4096.min(SIZE_BYTES - at));
-        assert!(bench.read(file, at) == Ok(expected), "at {at}");
+    for is_local in [true, false] {
+        let (mut bench, path, file) = serving_from(is_local);
+        for at in (0..SIZE_BYTES).step_by(4096) {
+            append(&path, &[0xee; 1000]);
+            let expected = pattern(at, 4096.min(SIZE_BYTES - at));
+            assert!(bench.read(file, at) == Ok(expected), "at {at}");
+        }
+        let counters = bench.disk.counters();
+        let appends = SIZE_BYTES.div_ceil(4096);
+        assert_eq!(counters.disk_verified_files, appends);
+        assert_eq!(counters.disk_changed_commands, 0);
+        // Beyond the promise there is nothing, whatever the file has there by now.
+        assert_eq!(bench.read(file, 303_104), Ok(Vec::new()));
     }
-    let counters = bench.disk.counters();
-    let appends = SIZE_BYTES.div_ceil(4096);
-    assert_eq!(counters.disk_verified_files, appends);
-    assert_eq!(counters.disk_changed_commands, 0);
-    // Beyond the promise there is nothing, whatever the file has there by now.
-    assert_eq!(bench.read(file, 303_104), Ok(Vec::new()));
 }
 
 /// However often it grows, each read ends: what was read before a check is handed out by that check.
@@ -126,15 +137,18 @@ fn an_old_file_appended_to_before_its_first_read_has_changed() {
 /// None of these writes anything, and the status does not tell.
 #[test]
 fn a_touched_file_is_served_on() {
-    for command in [
+    for (command, is_local) in [
         "touch served",
         "touch -a served",
         "chmod $(stat -c %a served) served",
         "chown $(stat -c %u:%g served) served",
         "ln served other && rm other",
         "mv served other && mv other served",
-    ] {
-        let (mut bench, path, file) = serving();
+    ]
+    .into_iter()
+    .flat_map(|command| [(command, true), (command, false)])
+    {
+        let (mut bench, path, file) = serving_from(is_local);
         shell(&path, command);
         assert_eq!(bench.read(file, 8192), Ok(pattern(8192, 4096)), "{command}");
         shell(&path, command);
@@ -233,8 +247,11 @@ fn what_is_overwritten_has_changed_whatever_else_was_done() {
                 .expect("our own file");
         }),
     ];
-    for (name, deed) in deeds {
-        let (mut bench, path, file) = serving();
+    for ((name, deed), is_local) in deeds
+        .into_iter()
+        .flat_map(|deed| [(deed, true), (deed, false)])
+    {
+        let (mut bench, path, file) = serving_from(is_local);
         deed(&path);
         for token in 0..8 {
             bench.enqueue(file, token * 4096, 4096, token);
