@@ -29,13 +29,17 @@ fn status(head: &str) -> &str {
     head.split(' ').nth(1).unwrap()
 }
 
+fn replace(path: &Path, content: &str) {
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, content).unwrap();
+    set_mode(&fresh, 0o644);
+    std::fs::rename(&fresh, path).unwrap();
+}
+
 /// Writes the file until it is asked for while it is young; its weak tag.
 fn weak_tag(lab: &Lab, path: &Path) -> String {
     for _ in 0..TRIES_MAX {
-        let fresh = path.with_extension("new");
-        std::fs::write(&fresh, "content").unwrap();
-        set_mode(&fresh, 0o644);
-        std::fs::rename(&fresh, path).unwrap();
+        replace(path, "content");
         let head = head(lab, &[]);
         assert_eq!(status(&head), "200", "{head}");
         if let Some(tag) = header(&head, "etag").filter(|tag| tag.starts_with("W/")) {
@@ -79,6 +83,28 @@ fn a_file_has_a_weak_tag_for_a_second_and_is_known_by_it_later() {
         let part = head(&lab, &["Range: bytes=1-", &format!("If-Range: {tag}")]);
         assert_eq!(status(&part), expected, "{tag}");
     }
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
+fn what_replaces_a_young_file_at_the_same_size_is_told_apart() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let path = directory.path().join("segment.m4s");
+    let mut atlas = Atlas::start(&lab, directory.path(), &[]);
+    atlas.ready();
+    let weak = weak_tag(&lab, &path);
+    replace(&path, "another");
+    let changed = head(&lab, &[&format!("If-None-Match: {weak}")]);
+    assert_eq!(status(&changed), "200", "{changed}");
+    assert_ne!(header(&changed, "etag"), Some(weak.clone()));
+    let condition = format!("If-Range: {weak}");
+    let resumed = lab.curl(&["-H", "Range: bytes=3-", "-H", &condition, URL]);
+    assert_eq!(resumed, b"another");
+    strong_tag(&lab);
+    let changed = head(&lab, &[&format!("If-None-Match: {weak}")]);
+    assert_eq!(status(&changed), "200", "{changed}");
     atlas.signal(libc::SIGTERM);
     assert_eq!(atlas.end().code, Some(0));
 }
