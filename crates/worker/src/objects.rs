@@ -40,6 +40,10 @@ pub(super) const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(10);
 /// What the log calls an object that is gone.
 const NO_PATH: &str = "(a file that is closed)";
 
+/// Most times that a file which changes between its look-up and its open is opened for one request: it takes 10 us,
+/// and recorders write a hundred times a second.
+pub(super) const OPENS_MAX: u8 = 4;
+
 /// Most objects whose uses are ended together.
 const OUTDATED_MAX: usize = 64;
 
@@ -110,6 +114,8 @@ pub(super) struct LookupRequest {
     requested_at: Instant,
     /// When the store was asked last.
     asked_at: UnixTime,
+    /// How often its file has failed to be opened.
+    opens: u8,
 }
 
 counters! {
@@ -182,6 +188,7 @@ impl Objects {
             plan,
             requested_at: now,
             asked_at: self.unix_time,
+            opens: 0,
         };
         self.ask(now, disk, request)
     }
@@ -228,7 +235,7 @@ impl Objects {
             return Some(self.refuse_for_want_of_room(request));
         }
         request.asked_at = self.unix_time;
-        let LookupRequest { plan, asked_at, .. } = &request;
+        let LookupRequest { plan, .. } = &request;
         let index = self.vacant.last().copied().unwrap_or(self.pending.len());
         let mut answer = self.store.look_up(now, token_of(index), &plan.path);
         if let LookUp::Ready(found) = &answer
@@ -237,18 +244,41 @@ impl Objects {
             self.retire_and_release(found.handle);
             answer = self.store.look_up(now, token_of(index), &plan.path);
         }
-        let answer = match answer {
-            LookUp::Ready(found) => self.admit(disk, found, *asked_at),
-            LookUp::Refused(StoreRefusal::Full(device)) => {
-                return self.wait_for_room(device, request);
-            }
-            LookUp::Refused(refusal) => return Some(self.refuse(request, refusal)),
+        match answer {
+            LookUp::Ready(found) => self.admit_or_ask_again(now, disk, request, found),
+            LookUp::Refused(StoreRefusal::Full(device)) => self.wait_for_room(device, request),
+            LookUp::Refused(refusal) => Some(self.refuse(request, refusal)),
             LookUp::Pending => {
                 self.add_pending(index, request);
-                return None;
+                None
             }
+        }
+    }
+
+    /// Answers with a found object. One that is being written, so that it has changed since it was looked up, is
+    /// looked up again, [`OPENS_MAX`] times in all.
+    fn admit_or_ask_again<D: Disk>(
+        &mut self,
+        now: Instant,
+        disk: &mut D,
+        mut request: LookupRequest,
+        found: Found,
+    ) -> Option<(LookupToken, LookupAnswer)> {
+        let error = match self.admit(disk, found, request.asked_at) {
+            Ok(object) => return Some((request.plan.token, Ok(object))),
+            Err(error) => error,
         };
-        Some((plan.token, answer))
+        request.opens += 1;
+        if error == DiskError::Changed && request.opens < OPENS_MAX {
+            return self.ask(now, disk, request);
+        }
+        let LookupPlan { token, path } = request.plan;
+        self.note_fault(path, FaultKind::Open(error));
+        let answer = match error {
+            DiskError::TableFull | DiskError::Changed => LookupError::Busy,
+            _ => LookupError::Failed,
+        };
+        Some((token, Err(answer)))
     }
 
     /// Queues a look-up until there is room, in the order of arrival.
@@ -309,23 +339,18 @@ impl Objects {
         loop {
             let (name, result) = self.store.poll_answer(now)?;
             let request = self.take_pending(name);
-            let LookupRequest { plan, asked_at, .. } = &request;
             let answer = match result {
                 Ok(found) if self.needs_reopen(&found) => {
                     self.retire_and_release(found.handle);
-                    match self.ask(now, disk, request) {
-                        Some(answer) => return Some(answer),
-                        None => continue,
-                    }
+                    self.ask(now, disk, request)
                 }
-                Ok(found) => self.admit(disk, found, *asked_at),
-                Err(StoreRefusal::Full(device)) => match self.wait_for_room(device, request) {
-                    Some(answer) => return Some(answer),
-                    None => continue,
-                },
-                Err(refusal) => return Some(self.refuse(request, refusal)),
+                Ok(found) => self.admit_or_ask_again(now, disk, request, found),
+                Err(StoreRefusal::Full(device)) => self.wait_for_room(device, request),
+                Err(refusal) => Some(self.refuse(request, refusal)),
             };
-            return Some((plan.token, answer));
+            if answer.is_some() {
+                return answer;
+            }
         }
     }
 
@@ -420,7 +445,12 @@ impl Objects {
     }
 
     /// Opens a found object in the disk, unless it is open, and describes it as it was `seen`.
-    fn admit<D: Disk>(&mut self, disk: &mut D, found: Found, seen: UnixTime) -> LookupAnswer {
+    fn admit<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        found: Found,
+        seen: UnixTime,
+    ) -> Result<Object, DiskError> {
         let Found {
             handle,
             opened,
@@ -431,12 +461,8 @@ impl Objects {
             match open(disk, source, &metadata, &path) {
                 Ok(opened) => *self.opened_mut(handle) = Some(opened),
                 Err(error) => {
-                    self.note_fault(path, FaultKind::Open(error));
                     self.retire_and_release(handle);
-                    return Err(match error {
-                        DiskError::TableFull | DiskError::Changed => LookupError::Busy,
-                        _ => LookupError::Failed,
-                    });
+                    return Err(error);
                 }
             }
         }

@@ -366,7 +366,7 @@ impl Files {
         } else {
             let path_end = status.path_end.or_else(|| path_end(file));
             let witnesses = if is_local {
-                ends(file, Identity::from(status))
+                ends(file, Identity::from(status))?
             } else {
                 Witnesses::default()
             };
@@ -388,7 +388,7 @@ impl Files {
         let is_regular = status.st_mode & libc::S_IFMT == libc::S_IFREG;
         let (change_state, witnesses) = if is_regular {
             let identity = Seen::from(&status).identity;
-            (unchanged(identity, path_end(file)), ends(file, identity))
+            (unchanged(identity, path_end(file)), ends(file, identity)?)
         } else {
             (ChangeState::Unchecked, Witnesses::default())
         };
@@ -616,19 +616,24 @@ const fn unchanged(identity: Identity, path_end: Option<PathEnd>) -> ChangeState
     ChangeState::Unchanged(Baseline { identity, path_end }, None)
 }
 
-/// The witnesses of a local file just opened: its ends, if it is young and they are cached.
-fn ends(file: BorrowedFd<'_>, identity: Identity) -> Witnesses {
+/// The witnesses of a local file just opened: its ends, if it is young and they are cached. A young file that was
+/// written since its identity was asked for has changed: nothing could tell what of it was there before.
+fn ends(file: BorrowedFd<'_>, identity: Identity) -> Result<Witnesses, DiskError> {
     let mut witnesses = Witnesses::default();
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed();
     let now = since_1970.map_or(0, |since| {
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
     });
-    if identity.is_younger_than(YOUNG_SECONDS, now)
-        && let Some(ends) = page_cache::ends(file, identity.size_bytes())
-        // Like any read: what was read before a status that is the same is the file's.
-        && status(file).is_ok_and(|status| identity.is_same(&Seen::from(&status).identity))
-    {
+    if !identity.is_younger_than(YOUNG_SECONDS, now) {
+        return Ok(witnesses);
+    }
+    let ends = page_cache::ends(file, identity.size_bytes());
+    // Like any read: what was read before a status that is the same is the file's.
+    if !identity.is_same(&Seen::from(&status(file)?).identity) {
+        return Err(DiskError::Changed);
+    }
+    if let Some(ends) = ends {
         witnesses.note_open(ends.first(), ends.last_start, ends.last());
     }
-    witnesses
+    Ok(witnesses)
 }

@@ -5,7 +5,7 @@ use diskmap::sim::SimDisk;
 use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
 use store::{Catalogue, CatalogueEntry, Metadata, Store, StoreConfig};
 
-use super::super::objects::{LOOKUP_WAIT_MAX, Objects};
+use super::super::objects::{LOOKUP_WAIT_MAX, OPENS_MAX, Objects};
 use super::warnings::told;
 use crate::testing::{FILE_BYTES, Setup, World, content, find_head_end};
 use wire::{SeqNumber, TcpFlags};
@@ -101,6 +101,38 @@ impl Crowd {
     fn finish(&mut self, connection: usize) {
         let object = self.used[connection].take().expect("it was answered");
         self.objects.release(object);
+    }
+}
+
+/// A recording is appended to between its look-up and its open: the disk has another length than the store saw.
+#[test]
+fn a_file_that_changes_before_it_is_open_is_looked_up_again_some_times() {
+    for answers_later in [false, true] {
+        let mut crowd = Crowd::new(1, 1, 1, answers_later);
+        let catalogue = crowd.objects.store_mut().catalogue_mut();
+        let metadata = Metadata {
+            size_bytes: FILE_BYTES - 1,
+            ..Metadata::default()
+        };
+        let entry = CatalogueEntry {
+            source: 0,
+            metadata,
+            answers_later,
+        };
+        catalogue.expect("it has one").insert("/0", entry);
+        let plan = LookupPlan {
+            token: LookupToken(0),
+            path: "/0".to_owned(),
+        };
+        let mut answer = crowd.objects.look_up(NOW, &mut crowd.disk, plan);
+        if answers_later {
+            assert!(answer.is_none(), "it comes later");
+            answer = crowd.objects.poll_answer(NOW, &mut crowd.disk);
+        }
+        let (_, answer) = answer.expect("it is answered");
+        assert_eq!(answer.err(), Some(LookupError::Busy));
+        let opened = crowd.objects.store().counters().store_opened_objects;
+        assert_eq!(opened, u64::from(OPENS_MAX));
     }
 }
 
