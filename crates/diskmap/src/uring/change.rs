@@ -45,6 +45,9 @@ pub(super) enum Finding {
     /// It was touched, or grew, or its inode changed in a way that the status does not tell: only its bytes tell
     /// whether those that it had are still there.
     Unclear,
+    /// It was dated anew and is as long as before: overwritten, or about to grow. The kernel dates a write before it
+    /// copies its bytes, and the file is longer only then.
+    Dated,
     /// It was written.
     Changed,
 }
@@ -153,7 +156,7 @@ impl Baseline {
             return if now.is_touched() {
                 Finding::Unclear
             } else {
-                Finding::Changed
+                Finding::Dated
             };
         }
         let is_renamed = match (self.path_end, path) {
@@ -220,12 +223,12 @@ mod tests {
             // touch: all three at once.
             (sized(1000, (70, 7)), (70, 7), Finding::Unclear),
             // A write, before or after which somebody read.
-            (sized(1000, (70, 7)), (55, 5), Finding::Changed),
-            (sized(1000, (70, 7)), (70, 8), Finding::Changed),
-            (sized(1000, (70, 7)), (71, 7), Finding::Changed),
+            (sized(1000, (70, 7)), (55, 5), Finding::Dated),
+            (sized(1000, (70, 7)), (70, 8), Finding::Dated),
+            (sized(1000, (70, 7)), (71, 7), Finding::Dated),
             // A time that somebody chose: touch -d, or -m.
-            (sized(1000, (70, 6)), (70, 6), Finding::Changed),
-            (sized(1000, (49, 1)), (70, 7), Finding::Changed),
+            (sized(1000, (70, 6)), (70, 6), Finding::Dated),
+            (sized(1000, (49, 1)), (70, 7), Finding::Dated),
         ] {
             let now = Seen {
                 identity: now,

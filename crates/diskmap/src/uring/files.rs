@@ -481,22 +481,22 @@ impl Files {
         let round = self.round;
         let file = self.at(index);
         let (finding, after) = compare(file.descriptor.as_fd(), &before, now);
-        let verification = if finding == Finding::Unclear {
-            let block = file.limits.block_bytes;
-            Verification::begin(before, after, round, &file.witnesses, block)
-        } else {
-            None
+        let block = file.limits.block_bytes;
+        let verification = match finding {
+            Finding::Unclear => Verification::begin(before, after, round, &file.witnesses, block),
+            Finding::Dated => Verification::begin_with_look(before, round),
+            Finding::Same | Finding::Explained | Finding::Changed => None,
         };
         let (state, check) = match (finding, verification) {
             (Finding::Same | Finding::Explained, _) => {
                 (ChangeState::Unchanged(after, Some(round)), Ok(Check::Same))
             }
-            (Finding::Unclear, Some(verification)) => {
+            (Finding::Unclear | Finding::Dated, Some(verification)) => {
                 let state = ChangeState::Verifying(Box::new(verification));
                 (state, Ok(Check::Unclear))
             }
             // Without a witness nothing speaks for it.
-            (Finding::Unclear, None) | (Finding::Changed, _) => {
+            (Finding::Unclear | Finding::Dated, None) | (Finding::Changed, _) => {
                 (ChangeState::Changed, Err(DiskError::Changed))
             }
         };
@@ -565,7 +565,8 @@ impl Files {
                     Finding::Unclear if verification.judge(after, &file.witnesses, block) => {
                         return None;
                     }
-                    Finding::Unclear | Finding::Changed => changed(),
+                    Finding::Dated if verification.look_again() => return None,
+                    Finding::Unclear | Finding::Dated | Finding::Changed => changed(),
                 }
             }
         };

@@ -14,7 +14,7 @@ use io_uring::{opcode, types};
 use super::Uring;
 use super::commands::{Command, Entered};
 use super::files::Check;
-use super::verification::{Held, Step, Verification};
+use super::verification::{Held, PAUSE, Step, Verification};
 use crate::DiskError;
 
 impl Uring {
@@ -37,6 +37,7 @@ impl Uring {
             return;
         };
         let entry = match verification.step() {
+            Step::Pause => opcode::Timeout::new(&raw const PAUSE).build(),
             Step::Status(target) => {
                 // The kernel refuses a registered file here.
                 let number = types::Fd(self.files.at(file).raw_fd());

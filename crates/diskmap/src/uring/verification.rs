@@ -7,12 +7,17 @@
 //! file grows meanwhile; completions that came after its status wait for it, and are checked anew when it
 //! ends.
 //!
+//! **A file that is dated anew, but no longer than before**, is looked at for [`LOOKS_MAX`] times [`PAUSE`]: it is about
+//! to grow, or it was overwritten.
+//!
 //! Its steps are commands of the ring. They take the place of the first completion held in the table of
 //! commands, so there is room for them, and the file stays open. It refuses to know the ring or the file: it says what
-//! is to be read, and is told what came. Bounded by [`TRIES_MAX`] for a read that is interrupted, two blocks of
-//! memory, and the file's commands in flight.
+//! is to be read, and is told what came. Bounded by [`TRIES_MAX`] for a read that is interrupted, [`LOOKS_MAX`], two
+//! blocks of memory, and the file's commands in flight.
 
 use std::ops::Range;
+
+use io_uring::types::Timespec;
 
 use super::change::{Baseline, Seen};
 use super::commands::Command;
@@ -22,6 +27,13 @@ use memory::SLOT_ALIGNMENT_BYTES;
 
 /// How often one read is tried that the kernel interrupts.
 const TRIES_MAX: u8 = 16;
+
+/// How often a file is looked at that was dated anew, until it counts as overwritten. A writer needs microseconds for
+/// what is between date and length, unless others have its processor.
+const LOOKS_MAX: u8 = 50;
+
+/// Before each of those looks: 1 ms.
+pub(super) static PAUSE: Timespec = Timespec::new().nsec(1_000_000);
 
 const _: () = assert!(WITNESSES_MAX < TRIES_MAX as usize, "each is read");
 
@@ -40,6 +52,8 @@ pub(super) struct Held {
 /// A command to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
+    /// A timeout of [`PAUSE`].
+    Pause,
     /// `statx` of the file, to this place.
     Status(*mut u8),
     /// A read.
@@ -68,6 +82,15 @@ pub(super) enum Progress {
     Failed(DiskError),
 }
 
+/// What is being done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    Pausing,
+    AskingForStatus,
+    /// These blocks.
+    Reading(Range<u64>),
+}
+
 /// A verification under way.
 #[derive(Debug)]
 pub(super) struct Verification {
@@ -80,9 +103,10 @@ pub(super) struct Verification {
     /// The file is written by this disk itself since: nothing is to be compared.
     pub(super) is_moot: bool,
     agreed: Agreed,
-    /// The blocks being read; `None`: the status is being asked for.
-    blocks: Option<Range<u64>>,
+    phase: Phase,
     tries: u8,
+    /// Pauses that were made.
+    looks: u8,
     /// The kernel writes to it while a command is in flight.
     memory: Vec<u8>,
     held: Vec<Held>,
@@ -109,11 +133,18 @@ impl Verification {
             round,
             is_moot: false,
             agreed: Agreed::default(),
-            blocks: None,
+            phase: Phase::AskingForStatus,
             tries: 0,
+            looks: 0,
             memory: memory_of(size_of::<libc::statx>()),
             held: Vec::new(),
         }
+    }
+
+    /// Of a file that is dated anew, and as long as before.
+    pub(super) fn begin_with_look(before: Baseline, round: u64) -> Option<Self> {
+        let mut begun = Self::begin_with_status(before, round);
+        begun.look_again().then_some(begun)
     }
 
     /// The file's status is this one now, and does not tell whether it was written. Whether there is a witness.
@@ -123,10 +154,21 @@ impl Verification {
         witnesses: &Witnesses,
         block_bytes: u32,
     ) -> bool {
+        let Some(blocks) = witnesses.next_blocks(self.agreed, block_bytes) else {
+            return false;
+        };
         self.status = status;
         self.memory = memory_of(2 * block_bytes as usize);
-        self.blocks = witnesses.next_blocks(self.agreed, block_bytes);
-        self.blocks.is_some()
+        self.phase = Phase::Reading(blocks);
+        true
+    }
+
+    /// The file is dated anew, and is as long as before: it is looked at again after a pause. Whether that was not
+    /// done often enough.
+    pub(super) fn look_again(&mut self) -> bool {
+        self.looks += 1;
+        self.phase = Phase::Pausing;
+        self.looks <= LOOKS_MAX
     }
 
     /// Holds a completion; whether it is the first, in whose place the reads are.
@@ -142,8 +184,10 @@ impl Verification {
 
     /// The command to be made.
     pub(super) fn step(&mut self) -> Step {
-        let Some(Range { start, end }) = self.blocks else {
-            return Step::Status(self.aligned().as_mut_ptr());
+        let Range { start, end } = match &self.phase {
+            Phase::Pausing => return Step::Pause,
+            Phase::AskingForStatus => return Step::Status(self.aligned().as_mut_ptr()),
+            Phase::Reading(blocks) => blocks.clone(),
         };
         let length = u32::try_from(end - start);
         let length_bytes =
@@ -175,6 +219,11 @@ impl Verification {
         if self.is_moot {
             return Progress::Same;
         }
+        if self.phase == Phase::Pausing {
+            // Whatever it says, the next look is due.
+            self.phase = Phase::AskingForStatus;
+            return Progress::Next;
+        }
         let Ok(bytes) = usize::try_from(result) else {
             let errno = result.saturating_neg();
             self.tries += 1;
@@ -186,7 +235,7 @@ impl Verification {
             };
         };
         self.tries = 0;
-        let Some(Range { start, .. }) = self.blocks else {
+        let Phase::Reading(Range { start, .. }) = self.phase else {
             return Progress::Asked(self.seen());
         };
         let mut agreed = self.agreed;
@@ -200,7 +249,7 @@ impl Verification {
         }
         match witnesses.next_blocks(self.agreed, block_bytes) {
             Some(blocks) => {
-                self.blocks = Some(blocks);
+                self.phase = Phase::Reading(blocks);
                 Progress::Next
             }
             None => Progress::Same,
@@ -325,6 +374,22 @@ mod tests {
         let (mut verification, witnesses, _) = verifying();
         let progress = verification.advance(-libc::EIO, &witnesses, BLOCK);
         assert_eq!(progress, Progress::Failed(DiskError::Io(libc::EIO)));
+    }
+
+    #[test]
+    fn a_file_that_is_dated_anew_is_looked_at_a_number_of_times() {
+        let (_, witnesses, _) = verifying();
+        let mut verification =
+            Verification::begin_with_look(baseline(8192), 7).expect("it is the first look");
+        for look in 1..=LOOKS_MAX {
+            assert_eq!(verification.step(), Step::Pause, "look {look}");
+            let progress = verification.advance(-libc::ETIME, &witnesses, BLOCK);
+            assert_eq!(progress, Progress::Next);
+            assert!(matches!(verification.step(), Step::Status(_)));
+            let progress = verification.advance(0, &witnesses, BLOCK);
+            assert!(matches!(progress, Progress::Asked(_)));
+            assert_eq!(verification.look_again(), look < LOOKS_MAX, "look {look}");
+        }
     }
 
     #[test]

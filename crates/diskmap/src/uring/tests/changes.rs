@@ -172,8 +172,8 @@ fn a_file_that_cannot_change_is_not_checked() {
         overwrite(&path, b"new");
         let is_noticed = bench.read(file, 4096) == Err(DiskError::Changed);
         assert_eq!(is_noticed, !is_fixed);
-        let checks = if is_fixed { 0 } else { 2 };
-        assert_eq!(bench.disk.counters().disk_check_calls, checks);
+        let was_checked = bench.disk.counters().disk_check_calls > 0;
+        assert_eq!(was_checked, !is_fixed);
     }
 }
 

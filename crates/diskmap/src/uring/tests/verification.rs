@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use super::changes::{known, overwrite};
 use super::{Bench, NOW, is_readable, pattern};
@@ -343,6 +344,36 @@ fn reads_that_come_while_a_file_is_verified_are_checked_anew() {
         "the old bytes, or none"
     );
     assert_eq!(results[1].1, Err(DiskError::Changed));
+}
+
+/// The kernel dates an append before the file is longer, and a writer may lose its processor in between.
+#[test]
+fn a_file_that_is_dated_first_and_grows_then_was_appended_to() {
+    for grows in [true, false] {
+        let (mut bench, path, file) = serving();
+        let writer = OpenOptions::new().append(true).open(&path);
+        let writer = writer.expect("our own file");
+        writer
+            .set_modified(SystemTime::now())
+            .expect("our own file");
+        let checks = bench.disk.counters().disk_check_calls;
+        bench.enqueue(file, 4096, 4096, 1);
+        bench.disk.sqsync(NOW).expect("a working ring");
+        while bench.disk.counters().disk_check_calls == checks {
+            assert!(is_readable(&bench.disk, 30_000));
+            bench.disk.clear_wake();
+            assert_eq!(bench.consume(usize::MAX), 0, "it is held");
+        }
+        if grows {
+            append(&path, b"more");
+        }
+        let expected = if grows {
+            Ok(pattern(4096, 4096))
+        } else {
+            Err(DiskError::Changed)
+        };
+        assert_eq!(bench.run()[0].1, expected);
+    }
 }
 
 #[test]
