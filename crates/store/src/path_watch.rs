@@ -1,11 +1,14 @@
 //! When the served path is asked whether it still leads to the directory that is open.
 //!
-//! The worker asks the kernel's caches in turns that have look-ups, at most once in
-//! [`PATH_ASK_INTERVAL`]. If they name another directory, or have no answer, look-ups go through threads,
-//! which open the directory that the path leads to first, unless it is open. Where the caches have no
-//! answer even then, or the worker may not ask them, that happens once in [`PATH_BELIEF`].
+//! The worker asks the kernel's caches once in each turn that has look-ups. If they name another directory, or
+//! have no answer, look-ups go through threads, which open the directory that the path leads to first, unless
+//! it is open. Where the caches have no answer even then, that happens once in [`UNKNOWN_BELIEF`]; where the
+//! worker may not ask them, once in [`PATH_BELIEF`].
 //!
 //! They have no answer right after a symbolic link was made: its first reader has to note the time.
+//!
+//! Not for a time, however short: a turn may have begun long before it receives a request, if others had the
+//! processor in between.
 //!
 //! It refuses to know paths. Pure; three moments.
 
@@ -13,11 +16,10 @@ use std::time::Duration;
 
 use clock::Instant;
 
-/// Least time between two asks by the worker. One costs 1 us, so they take 1 % of the core at most. It is
-/// less than a client needs to ask another worker for what an answer named.
-pub(crate) const PATH_ASK_INTERVAL: Duration = Duration::from_micros(100);
-/// How long a thread's answer is believed where the kernel's caches have none, and how long a directory
-/// that could not be opened is left alone.
+/// How long a thread's answer is believed where the kernel's caches have none.
+pub(crate) const UNKNOWN_BELIEF: Duration = Duration::from_millis(5);
+/// How long it is believed where the worker may not ask them, and how long a directory that could not be opened is
+/// left alone.
 pub(crate) const PATH_BELIEF: Duration = Duration::from_secs(1);
 
 /// What the kernel's caches say of the served path.
@@ -35,7 +37,8 @@ pub(crate) enum PathAnswer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PathWatch {
-    next_ask: Instant,
+    /// The turn of the last ask.
+    asked_at: Option<Instant>,
     /// What the last ask came to: look-ups go through threads.
     follows: bool,
     /// Until when a thread's answer is believed if the caches have none.
@@ -48,7 +51,7 @@ impl PathWatch {
     /// Of a directory that was opened just now.
     pub(crate) const fn new() -> Self {
         Self {
-            next_ask: Instant::ZERO,
+            asked_at: None,
             follows: false,
             believed_until: None,
             failed_until: Instant::ZERO,
@@ -58,10 +61,10 @@ impl PathWatch {
     /// Whether a look-up is to be done by a thread that follows the path first. `ask` asks the kernel's
     /// caches.
     pub(crate) fn wants_follow(&mut self, now: Instant, ask: impl FnOnce() -> PathAnswer) -> bool {
-        if now < self.next_ask {
+        if self.asked_at == Some(now) {
             return self.follows;
         }
-        self.next_ask = now + PATH_ASK_INTERVAL;
+        self.asked_at = Some(now);
         self.follows = match ask() {
             PathAnswer::Same => {
                 // An answer of theirs that is missing next time means that something has changed.
@@ -81,12 +84,13 @@ impl PathWatch {
     pub(crate) fn note_followed(&mut self, now: Instant, is_ok: bool, answer: PathAnswer) {
         self.believed_until = match answer {
             PathAnswer::Same | PathAnswer::Elsewhere => None,
-            PathAnswer::Unknown | PathAnswer::NotAsked => Some(now + PATH_BELIEF),
+            PathAnswer::Unknown => Some(now + UNKNOWN_BELIEF),
+            PathAnswer::NotAsked => Some(now + PATH_BELIEF),
         };
         if !is_ok {
             self.failed_until = now + PATH_BELIEF;
         }
-        self.next_ask = now;
+        self.asked_at = None;
     }
 }
 
@@ -103,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_caches_holds_for_the_interval() {
+    fn an_answer_of_the_caches_holds_for_the_turn() {
         for (answer, follows) in [(Same, false), (Elsewhere, true)] {
             let mut watch = PathWatch::new();
             assert_eq!(watch.wants_follow(START, || answer), follows);
-            let next = START + PATH_ASK_INTERVAL;
-            assert_eq!(watch.wants_follow(next - NS, never), follows);
+            assert_eq!(watch.wants_follow(START, never), follows);
+            let next = START + NS;
             assert!(watch.wants_follow(next, || Elsewhere));
             watch.note_followed(next + NS, true, Same);
             assert!(!watch.wants_follow(next + NS, || Same));
@@ -120,13 +124,13 @@ mod tests {
         let mut watch = PathWatch::new();
         assert!(watch.wants_follow(START, || Unknown));
         watch.note_followed(START, true, Unknown);
-        let due = START + PATH_BELIEF;
-        assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || Unknown));
+        let due = START + UNKNOWN_BELIEF;
+        assert!(!watch.wants_follow(due - NS, || Unknown));
         assert!(watch.wants_follow(due, || Unknown));
         watch.note_followed(due, true, Unknown);
-        let next = due + PATH_ASK_INTERVAL;
+        let next = due + NS;
         assert!(!watch.wants_follow(next, || Same));
-        let after = next + PATH_ASK_INTERVAL;
+        let after = next + NS;
         assert!(watch.wants_follow(after, || Unknown), "it was known before");
     }
 
@@ -135,11 +139,11 @@ mod tests {
         let mut watch = PathWatch::new();
         assert!(!watch.wants_follow(START, || NotAsked), "opened just now");
         let due = START + PATH_BELIEF;
-        assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || NotAsked));
+        assert!(!watch.wants_follow(due - NS, || NotAsked));
         assert!(watch.wants_follow(due, || NotAsked));
         watch.note_followed(due + NS, true, NotAsked);
         let next = due + NS + PATH_BELIEF;
-        assert!(!watch.wants_follow(next - PATH_ASK_INTERVAL, || NotAsked));
+        assert!(!watch.wants_follow(next - NS, || NotAsked));
         assert!(watch.wants_follow(next, || NotAsked));
     }
 
@@ -149,10 +153,10 @@ mod tests {
         assert!(watch.wants_follow(START, || Elsewhere));
         watch.note_followed(START, false, Elsewhere);
         let due = START + PATH_BELIEF;
-        assert!(!watch.wants_follow(due - PATH_ASK_INTERVAL, || Elsewhere));
+        assert!(!watch.wants_follow(due - NS, || Elsewhere));
         assert!(watch.wants_follow(due, || Elsewhere));
         watch.note_followed(due, true, Same);
-        let next = due + PATH_ASK_INTERVAL;
+        let next = due + NS;
         assert!(watch.wants_follow(next, || Elsewhere), "another directory");
     }
 
