@@ -158,9 +158,13 @@ impl Directory {
         follows
     }
 
+    fn may_ask_path(&self) -> bool {
+        self.cached_lookups && self.root.mounts().root().is_local
+    }
+
     /// Asks the kernel's caches what the served path leads to.
     fn ask_path(&mut self) -> PathAnswer {
-        if !self.cached_lookups || !self.root.mounts().root().is_local {
+        if !self.may_ask_path() {
             return PathAnswer::NotAsked;
         }
         let mut unneeded = Vec::new();
@@ -172,8 +176,9 @@ impl Directory {
 
     /// Notes that a thread has followed the served path.
     fn note_followed(&mut self, now: Instant, followed: &Result<bool, StoreError>) {
-        let answer = self.ask_path();
-        self.path_watch.note_followed(now, followed.is_ok(), answer);
+        let may_ask = self.may_ask_path();
+        self.path_watch
+            .note_followed(now, followed.is_ok(), may_ask);
         let had_failed = core::mem::replace(&mut self.has_failed, followed.is_err());
         match followed {
             Ok(true) => self.notice = Some(Notice::Switched),

@@ -2,10 +2,11 @@
 //!
 //! The worker asks the kernel's caches once in each turn that has look-ups. If they name another directory, or
 //! have no answer, look-ups go through threads, which open the directory that the path leads to first, unless
-//! it is open. Where the caches have no answer even then, that happens once in [`UNKNOWN_BELIEF`]; where the
-//! worker may not ask them, once in [`PATH_BELIEF`].
+//! it is open. Where the caches have had no answer for [`SETTLING_TIME`], that happens once in [`UNKNOWN_BELIEF`];
+//! where the worker may not ask them, once in [`PATH_BELIEF`].
 //!
-//! They have no answer right after a symbolic link was made: its first reader has to note the time.
+//! They have no answer right after a symbolic link was made, since its readers have to note the time until that is
+//! another one than the link's.
 //!
 //! Not for a time, however short: a turn may have begun long before it receives a request, if others had the
 //! processor in between.
@@ -16,7 +17,9 @@ use std::time::Duration;
 
 use clock::Instant;
 
-/// How long a thread's answer is believed where the kernel's caches have none.
+/// The kernel's caches may have no answer for so long after a change: some ticks of its clock.
+pub(crate) const SETTLING_TIME: Duration = Duration::from_millis(100);
+/// How long a thread's answer is believed where the kernel's caches have none for longer.
 pub(crate) const UNKNOWN_BELIEF: Duration = Duration::from_millis(5);
 /// How long it is believed where the worker may not ask them, and how long a directory that could not be opened is
 /// left alone.
@@ -41,6 +44,8 @@ pub(crate) struct PathWatch {
     asked_at: Option<Instant>,
     /// What the last ask came to: look-ups go through threads.
     follows: bool,
+    /// Since when the caches have had no answer.
+    unknown_since: Option<Instant>,
     /// Until when a thread's answer is believed if the caches have none.
     believed_until: Option<Instant>,
     /// Until when the path is not followed, since that failed.
@@ -53,6 +58,7 @@ impl PathWatch {
         Self {
             asked_at: None,
             follows: false,
+            unknown_since: None,
             believed_until: None,
             failed_until: Instant::ZERO,
         }
@@ -65,28 +71,28 @@ impl PathWatch {
             return self.follows;
         }
         self.asked_at = Some(now);
-        self.follows = match ask() {
-            PathAnswer::Same => {
-                // An answer of theirs that is missing next time means that something has changed.
-                self.believed_until = None;
-                false
-            }
+        let answer = ask();
+        if answer != PathAnswer::Unknown {
+            self.unknown_since = None;
+        }
+        self.follows = match answer {
+            PathAnswer::Same => false,
             PathAnswer::Elsewhere => now >= self.failed_until,
-            PathAnswer::Unknown => self.believed_until.is_none_or(|until| now >= until),
+            PathAnswer::Unknown => {
+                let since = *self.unknown_since.get_or_insert(now);
+                let is_settling = now.since(since) < SETTLING_TIME;
+                is_settling || self.believed_until.is_none_or(|until| now >= until)
+            }
             // The directory was opened at the start.
             PathAnswer::NotAsked => now >= *self.believed_until.get_or_insert(now + PATH_BELIEF),
         };
         self.follows
     }
 
-    /// A thread has followed the path, or failed to; `answer` is what the caches say now. If they have one, the
-    /// next that is missing means that something has changed, however soon.
-    pub(crate) fn note_followed(&mut self, now: Instant, is_ok: bool, answer: PathAnswer) {
-        self.believed_until = match answer {
-            PathAnswer::Same | PathAnswer::Elsewhere => None,
-            PathAnswer::Unknown => Some(now + UNKNOWN_BELIEF),
-            PathAnswer::NotAsked => Some(now + PATH_BELIEF),
-        };
+    /// A thread has followed the path, or failed to. `may_ask`: the worker may ask the caches.
+    pub(crate) fn note_followed(&mut self, now: Instant, is_ok: bool, may_ask: bool) {
+        let belief = if may_ask { UNKNOWN_BELIEF } else { PATH_BELIEF };
+        self.believed_until = Some(now + belief);
         if !is_ok {
             self.failed_until = now + PATH_BELIEF;
         }
@@ -114,20 +120,24 @@ mod tests {
             assert_eq!(watch.wants_follow(START, never), follows);
             let next = START + NS;
             assert!(watch.wants_follow(next, || Elsewhere));
-            watch.note_followed(next + NS, true, Same);
+            watch.note_followed(next + NS, true, true);
             assert!(!watch.wants_follow(next + NS, || Same));
         }
     }
 
     #[test]
-    fn without_an_answer_a_thread_asks_once_in_a_while() {
+    fn without_an_answer_for_long_a_thread_asks_once_in_a_while() {
         let mut watch = PathWatch::new();
         assert!(watch.wants_follow(START, || Unknown));
-        watch.note_followed(START, true, Unknown);
-        let due = START + UNKNOWN_BELIEF;
+        watch.note_followed(START, true, true);
+        let settled = START + SETTLING_TIME;
+        assert!(watch.wants_follow(settled - NS, || Unknown));
+        watch.note_followed(settled - NS, true, true);
+        assert!(!watch.wants_follow(settled, || Unknown));
+        let due = settled - NS + UNKNOWN_BELIEF;
         assert!(!watch.wants_follow(due - NS, || Unknown));
         assert!(watch.wants_follow(due, || Unknown));
-        watch.note_followed(due, true, Unknown);
+        watch.note_followed(due, true, true);
         let next = due + NS;
         assert!(!watch.wants_follow(next, || Same));
         let after = next + NS;
@@ -141,7 +151,7 @@ mod tests {
         let due = START + PATH_BELIEF;
         assert!(!watch.wants_follow(due - NS, || NotAsked));
         assert!(watch.wants_follow(due, || NotAsked));
-        watch.note_followed(due + NS, true, NotAsked);
+        watch.note_followed(due + NS, true, false);
         let next = due + NS + PATH_BELIEF;
         assert!(!watch.wants_follow(next - NS, || NotAsked));
         assert!(watch.wants_follow(next, || NotAsked));
@@ -151,22 +161,12 @@ mod tests {
     fn a_directory_that_cannot_be_opened_is_left_alone_for_a_while() {
         let mut watch = PathWatch::new();
         assert!(watch.wants_follow(START, || Elsewhere));
-        watch.note_followed(START, false, Elsewhere);
+        watch.note_followed(START, false, true);
         let due = START + PATH_BELIEF;
         assert!(!watch.wants_follow(due - NS, || Elsewhere));
         assert!(watch.wants_follow(due, || Elsewhere));
-        watch.note_followed(due, true, Same);
+        watch.note_followed(due, true, true);
         let next = due + NS;
         assert!(watch.wants_follow(next, || Elsewhere), "another directory");
-    }
-
-    #[test]
-    fn an_answer_that_is_missing_again_is_not_believed() {
-        for answer in [Same, Elsewhere] {
-            let mut watch = PathWatch::new();
-            assert!(watch.wants_follow(START, || Unknown));
-            watch.note_followed(START, true, answer);
-            assert!(watch.wants_follow(START, || Unknown), "{answer:?}");
-        }
     }
 }
