@@ -1,6 +1,6 @@
 //! What a look-up costs the worker: objects opened, objects open already that are asked for in a new turn
-//! or in the same, objects missing; and what it costs all threads together when it goes through the
-//! look-up threads.
+//! or in the same, objects replaced, objects missing; and what it costs all threads together when it goes
+//! through the look-up threads.
 //!
 //! `cargo run --release -p atlas-store --example look_up_cost -- DIRECTORY`, which it fills with
 //! files in a folder of its own and empties again.
@@ -49,6 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     turns.measure("open already, in one turn", Duration::ZERO, |_| &paths[0]);
     turns.measure("missing", TURN, |_| "/missing.m4s");
+    turns.measure_replaced(&folder, &paths)?;
     println!("{:?}", turns.store.counters());
     for cached_lookups in [true, false] {
         let config = StoreConfig {
@@ -79,16 +80,37 @@ impl Turns {
         }
         let begun = Clock::now();
         for round in 0..FILES * ROUNDS {
-            self.now += step;
-            if let LookUp::Ready(found) = self.store.look_up(self.now, 0, path(round)) {
-                // Dropping `found.opened` closes the descriptor, which is part of the cost.
-                self.store.release(found.handle);
-            }
-            while self.store.poll_closed().is_some() {}
-            while self.store.poll_answer(self.now).is_some() {}
+            self.look_up(step, path(round));
         }
         let nanos = begun.elapsed().as_nanos() / (FILES * ROUNDS) as u128;
         println!("{what}: {nanos} ns");
+    }
+
+    /// Looks each path up after another file was renamed over its file.
+    fn measure_replaced(&mut self, folder: &Path, paths: &[String]) -> std::io::Result<()> {
+        let new = folder.join("new");
+        let mut elapsed = Duration::ZERO;
+        for path in paths {
+            self.look_up(TURN, path);
+            std::fs::write(&new, b"y")?;
+            std::fs::rename(&new, folder.join(path.trim_start_matches('/')))?;
+            let begun = Clock::now();
+            self.look_up(TURN, path);
+            elapsed += begun.elapsed();
+        }
+        let nanos = elapsed.as_nanos() / paths.len() as u128;
+        println!("open already, replaced: {nanos} ns");
+        Ok(())
+    }
+
+    fn look_up(&mut self, step: Duration, path: &str) {
+        self.now += step;
+        if let LookUp::Ready(found) = self.store.look_up(self.now, 0, path) {
+            // Dropping `found.opened` closes the descriptor, which is part of the cost.
+            self.store.release(found.handle);
+        }
+        while self.store.poll_closed().is_some() {}
+        while self.store.poll_answer(self.now).is_some() {}
     }
 }
 

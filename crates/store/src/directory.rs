@@ -21,9 +21,10 @@ use clock::Instant;
 
 use crate::coldness::Coldness;
 use crate::path_watch::{PathAnswer, PathWatch};
+use crate::probe::{self, Probed};
 use crate::root::{Asked, CurrentRoot, OpenError, Resolve, Root, c_string, open_error_of};
 use crate::threads::{LookUpRequest, Reply, Threads};
-use crate::{DeviceId, DirectSupport, Metadata, Notice, Opened, Opening, StoreConfig, StoreError};
+use crate::{DeviceId, Metadata, Notice, Opened, Opening, StoreConfig, StoreError};
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -34,7 +35,7 @@ pub(crate) struct Directory {
     threads: Threads,
     /// Whether to ask the kernel's caches first.
     cached_lookups: bool,
-    direct_support: DirectSupport,
+    probed: Probed,
     coldness: Coldness,
     path_watch: PathWatch,
     /// The served path could not be followed when it was tried last.
@@ -50,7 +51,7 @@ impl Directory {
     pub(crate) fn open(path: &Path, config: &StoreConfig) -> Result<Self, StoreError> {
         let root = Root::open(path, config.direct)?;
         let cached_lookups = root.supports_cached_lookups()? && config.cached_lookups;
-        let direct_support = root.probe_direct(path)?;
+        let probed = probe::probe(&root, path)?;
         let current = Arc::new(CurrentRoot::new(path, root));
         let threads = Threads::start(&current, config.threads, config.lookups_max)
             .map_err(StoreError::Threads)?;
@@ -60,7 +61,7 @@ impl Directory {
             current,
             threads,
             cached_lookups,
-            direct_support,
+            probed,
             coldness: Coldness::default(),
             path_watch: PathWatch::new(),
             has_failed: false,
@@ -259,8 +260,8 @@ impl Directory {
         self.current.version()
     }
 
-    pub(crate) fn direct_support(&self) -> DirectSupport {
-        self.direct_support
+    pub(crate) const fn probed(&self) -> &Probed {
+        &self.probed
     }
 
     /// Takes over a root that a thread has replaced.

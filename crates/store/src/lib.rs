@@ -58,6 +58,7 @@ mod mounts;
 mod notice;
 mod path;
 mod path_watch;
+mod probe;
 pub mod raw;
 mod root;
 mod system;
@@ -241,8 +242,8 @@ pub struct Attributes {
 pub struct DeviceId(u64);
 
 impl DeviceId {
-    /// For paths that cross mounts by symbolic links, so that their file system is not known before
-    /// they are resolved.
+    /// For paths that cross mounts by symbolic links, and for the served path where it may have changed:
+    /// their file system is not known before they are resolved.
     pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 
     /// From a device number: see [`Metadata::device`].
@@ -335,7 +336,7 @@ pub enum StoreRefusal {
     #[error("out of descriptors or memory")]
     Busy,
     /// The file cannot be read without the page cache, and must ([`Direct::Required`]).
-    #[error("the file system refuses O_DIRECT")]
+    #[error("the file system refuses O_DIRECT; buffered = true reads it through the page cache")]
     NotDirect,
     /// Another errno of the kernel.
     #[error("opening failed (errno {0})")]
@@ -892,8 +893,19 @@ impl Store {
     #[must_use]
     pub fn direct_support(&self) -> DirectSupport {
         match &self.backend {
-            Backend::Directory(directory) => directory.direct_support(),
+            Backend::Directory(directory) => directory.probed().support,
             Backend::Catalogue(_) | Backend::Volume(_) => DirectSupport::Direct,
+        }
+    }
+
+    /// The mounts beneath the directory whose file systems refused `O_DIRECT` at start: their files are
+    /// refused, or read through the page cache, as [`StoreConfig::direct`] says. Only local file systems
+    /// were tried.
+    #[must_use]
+    pub fn mounts_without_direct(&self) -> &[PathBuf] {
+        match &self.backend {
+            Backend::Directory(directory) => &directory.probed().refusing_mounts,
+            Backend::Catalogue(_) | Backend::Volume(_) => &[],
         }
     }
 

@@ -127,6 +127,21 @@ impl Mounts {
         found.map_or(self.root, |(_, mount)| *mount)
     }
 
+    /// The mount points that can be asked without the risk of a file system that hangs.
+    pub(crate) fn local_beneath(&self) -> impl Iterator<Item = &[u8]> {
+        let may_hang = |name: &[u8]| {
+            let mut mounts = self.beneath.iter();
+            mounts.any(|(point, mount)| !mount.is_local && name_beneath(point, name).is_some())
+        };
+        let points = self.beneath.iter().map(|(point, _)| point.as_slice());
+        points.filter(move |point| self.root.is_local && !may_hang(point))
+    }
+
+    /// Whether something is mounted there.
+    pub(crate) fn is_point(&self, name: &[u8]) -> bool {
+        self.beneath.iter().any(|(point, _)| point == name)
+    }
+
     /// Whether a file of this device may be one of a file system that Linux cannot write. The list may
     /// be old, so it is only a reason to ask the file.
     pub(crate) fn may_be_read_only_type(&self, device: DeviceId) -> bool {
@@ -250,6 +265,18 @@ mod tests {
         let local = Mounts::parse(TABLE, b"/srv/www2");
         assert!(local.is_local(device(9, 9)), "there is no other");
         assert!(!Mounts::UNKNOWN.is_local(DeviceId::UNKNOWN));
+    }
+
+    #[test]
+    fn what_is_mounted_beneath_a_mount_that_may_hang_is_not_asked() {
+        let mut table = TABLE.to_vec();
+        table.extend(b"34 32 8:49 / /srv/www/far/nfs/disk rw - ext4 /dev/sdd1 rw\n");
+        table.extend(b"35 32 8:65 / /srv/www/far/nfs2 rw - ext4 /dev/sde1 rw\n");
+        let mounts = Mounts::parse(&table, b"/srv/www");
+        let mut points: Vec<&[u8]> = mounts.local_beneath().collect();
+        points.sort_unstable();
+        assert_eq!(points, [&b"disk 2"[..], b"far/nfs2"]);
+        assert!(mounts.is_point(b"far/nfs/disk") && !mounts.is_point(b"far"));
     }
 
     #[test]

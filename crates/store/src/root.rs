@@ -21,7 +21,7 @@
 //! needs the file's owner or `CAP_FOWNER`. The first file that the kernel refuses so ends the attempts,
 //! or each file of another owner would be opened twice.
 //!
-//! Bounds: [`RENAME_RETRIES_MAX`] attempts for each open, [`PROBE_ENTRIES_MAX`] entries at start.
+//! Bounds: [`RENAME_RETRIES_MAX`] attempts for each open.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -36,12 +36,8 @@ use crate::fixed;
 use crate::mounts::{Mounts, name_beneath};
 use crate::path_watch::PathAnswer;
 use crate::system::{self, FileId, Kind, Status};
-use crate::{
-    DeviceId, Direct, DirectSupport, Metadata, Opened, Source, StoreError, StoreRefusal, Symlinks,
-};
+use crate::{DeviceId, Direct, Metadata, Opened, Source, StoreError, StoreRefusal, Symlinks};
 
-/// Most directory entries read, at start, to find a file to try `O_DIRECT` with.
-const PROBE_ENTRIES_MAX: usize = 1024;
 /// Most attempts of an open that a concurrent rename makes fail (`RESOLVE_BENEATH` returns `EAGAIN`
 /// then).
 const RENAME_RETRIES_MAX: usize = 8;
@@ -380,28 +376,21 @@ impl Root {
         }
     }
 
-    /// Tries `O_DIRECT` with the first regular file found, so that a file system without it is
-    /// reported at start and not by the failure of every request.
-    pub(crate) fn probe_direct(&self, path: &Path) -> Result<DirectSupport, StoreError> {
-        let Some(file) = first_file_beneath(path) else {
-            return Ok(DirectSupport::Unknown);
-        };
-        let Some(name) = file.strip_prefix(path).ok().and_then(Path::to_str) else {
-            return Ok(DirectSupport::Unknown);
-        };
-        let name = format!("{name}\0");
-        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
-            return Ok(DirectSupport::Unknown);
-        };
-        match self.open_file(name, Resolve::Beneath, Symlinks::Followed, libc::O_DIRECT) {
-            Ok(_) => Ok(DirectSupport::Direct),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match self.direct {
-                Direct::Required => Err(StoreError::NotDirect { path: file }),
-                Direct::Preferred => Ok(DirectSupport::Refused),
-            },
-            // No permission, or removed meanwhile: inconclusive.
-            Err(_) => Ok(DirectSupport::Unknown),
-        }
+    pub(crate) fn is_direct_required(&self) -> bool {
+        self.direct == Direct::Required
+    }
+
+    /// Opens a file with `O_DIRECT`, and closes it.
+    pub(crate) fn try_direct(&self, name: &[u8]) -> io::Result<()> {
+        let mut scratch = Vec::new();
+        let (resolve, symlinks) = (Resolve::Beneath, Symlinks::Followed);
+        self.open_file(
+            c_string(&mut scratch, name),
+            resolve,
+            symlinks,
+            libc::O_DIRECT,
+        )?;
+        Ok(())
     }
 }
 
@@ -528,26 +517,6 @@ fn read_mounts(directory: BorrowedFd<'_>) -> Mounts {
 /// The path of an open file by `/proc/self/fd`, without symbolic links. It asks no file system.
 fn path_of(file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// A regular file among the first [`PROBE_ENTRIES_MAX`] entries, wherever it is.
-fn first_file_beneath(path: &Path) -> Option<PathBuf> {
-    let mut directories = vec![path.to_owned()];
-    let mut entries_left = PROBE_ENTRIES_MAX;
-    while let Some(directory) = directories.pop() {
-        let Ok(entries) = fs::read_dir(directory) else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            entries_left = entries_left.checked_sub(1)?;
-            match entry.file_type() {
-                Ok(kind) if kind.is_file() => return Some(entry.path()),
-                Ok(kind) if kind.is_dir() => directories.push(entry.path()),
-                _ => {}
-            }
-        }
-    }
-    None
 }
 
 /// The status of a file just opened, if it is a regular one. Another is closed at once: there is no

@@ -16,7 +16,7 @@ const OBJECTS_MAX: u32 = 16;
 pub(crate) struct Probed {
     /// By whom and how.
     pub(crate) how: String,
-    /// What lets the user read the files, if it can read none of the first.
+    /// What lets the user read the files that it cannot read, if some are found.
     pub(crate) remedy: Option<String>,
 }
 
@@ -42,6 +42,19 @@ pub(crate) fn probe_path(settings: &Settings) -> Result<Probed, Failure> {
                 store::DirectSupport::Refused => "readable, through the page cache",
                 store::DirectSupport::Unknown => "readable, without a file to try O_DIRECT with",
             };
+            if let [mount, ..] = store.mounts_without_direct()
+                && !settings.buffered
+            {
+                return Ok(Probed {
+                    remedy: Some(
+                        "serve them from ext4, xfs or btrfs, or set buffered = true".into(),
+                    ),
+                    ..by(&format!(
+                        "files in {} refuse O_DIRECT and get 500",
+                        mount.display()
+                    ))
+                });
+            }
             if has_closed_files_only(&path) {
                 return Ok(Probed {
                     remedy: Some(format!("chmod -R o+rX {}, or --user", path.display())),

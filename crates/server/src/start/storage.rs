@@ -214,7 +214,24 @@ pub(super) fn open_store(
         }
         DirectSupport::Unknown => info!("{path}: no file there to try O_DIRECT with"),
     }
+    for mount in store.mounts_without_direct().iter().filter(|_| is_first) {
+        warn!(
+            "{}: {}",
+            mount.display(),
+            effect_without_direct(settings.buffered)
+        );
+    }
     Ok(store)
+}
+
+/// What becomes of the files of a mount beneath PATH that refuses `O_DIRECT`.
+pub(super) const fn effect_without_direct(is_buffered: bool) -> &'static str {
+    if is_buffered {
+        "this file system refuses O_DIRECT: its files are read through the page cache"
+    } else {
+        "this file system refuses O_DIRECT: its files get 500; set buffered = true, or serve them from \
+         ext4, xfs or btrfs"
+    }
 }
 
 /// Makes the slots, and lends them to the link if it sends from them; says why not.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::hung::enter_mount_namespace;
 use super::*;
 use crate::path_watch::PATH_BELIEF;
 
@@ -149,6 +150,40 @@ fn two_stores_of_one_directory_never_contradict_each_other() {
             }
         });
     }
+}
+
+/// A file system of message queues (mq_overview(7)) is not local, and has regular files.
+#[test]
+fn a_file_that_is_not_local_is_asked_for_by_a_thread_each_time() {
+    let mut site = Site::new(config(), &["a", "queues/hidden"]);
+    if !enter_mount_namespace() {
+        return;
+    }
+    let queues = site.path("queues");
+    let mounted = Command::new("mount")
+        .args(["-t", "mqueue", "queues"])
+        .arg(&queues)
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no file system of message queues");
+        return;
+    }
+    site.store = Store::open_directory(&site.path(""), config()).unwrap();
+    let name = format!("atlas-store-{}", std::process::id());
+    let path = format!("/queues/{name}");
+    let mut handles = Vec::new();
+    for (turn, now) in turns().take(3).enumerate() {
+        File::create(queues.join(&name)).unwrap();
+        let first = site.ask_at(now, &path).unwrap();
+        let again = site.ask_at(now, &path).unwrap();
+        assert_eq!(again.handle, first.handle);
+        assert!(!handles.contains(&first.handle), "another file");
+        handles.push(first.handle);
+        fs::remove_file(queues.join(&name)).unwrap();
+        let asked = 2 * (turn as u64 + 1);
+        assert_eq!(site.store.counters().store_threaded_lookups, asked);
+    }
+    assert_eq!(site.store.counters().store_shared_lookups, 0);
 }
 
 #[test]
