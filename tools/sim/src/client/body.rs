@@ -258,6 +258,7 @@ mod tests {
         let later = later.map(|content| Later {
             content,
             is_noticed: true,
+            changes_at: clock::Instant::ZERO,
         });
         ObjectPlan {
             number: 1,

@@ -467,16 +467,16 @@ impl Connection {
                 self.asked = self.plan.requests.len();
             }
             Conduct::StallHead { .. } | Conduct::Garbage { .. } => {}
-            _ => self.ask_properly(),
+            _ => self.ask_properly(now),
         }
     }
 
-    fn ask_properly(&mut self) {
+    fn ask_properly(&mut self, now: Instant) {
         while self.awaiting.len() < self.plan.pipeline && self.may_ask() {
             let Some(request) = self.plan.requests.get(self.asked) else {
                 break;
             };
-            let expected = request.expected();
+            let expected = request.expected_at(now);
             self.say(&request.head_bytes());
             if self.corrupted != Corrupted::No {
                 // A record that cannot be decrypted requests nothing.

@@ -32,12 +32,26 @@ pub(crate) struct Later {
     /// Whether the file shows that it was changed. If so, a reply is of one version or the other;
     /// if not, nobody can promise more than that each byte is of one of them.
     pub(crate) is_noticed: bool,
+    /// When it changes.
+    pub(crate) changes_at: Instant,
 }
 
 impl ObjectPlan {
     /// Its path.
     pub(crate) fn path(&self) -> String {
         format!("/objects/{}.mp4", self.number)
+    }
+
+    /// What a request that is sent now must get: if the file has changed and shows it, nothing of before.
+    fn as_of(self, now: Instant) -> Self {
+        match self.later {
+            Some(later) if later.is_noticed && later.changes_at < now => Self {
+                content: later.content,
+                later: None,
+                ..self
+            },
+            _ => self,
+        }
     }
 }
 
@@ -424,7 +438,13 @@ impl RequestPlan {
             .into_bytes()
     }
 
-    /// The reply it must get.
+    /// The reply it must get if it is sent now.
+    pub(crate) fn expected_at(&self, now: Instant) -> Expected {
+        let object = self.object.map(|object| object.as_of(now));
+        Self { object, ..*self }.expected()
+    }
+
+    /// The reply it must get at any time.
     pub(crate) fn expected(&self) -> Expected {
         let (status, body) = match self.object {
             None => (self.instead.status(), ExpectedBody::Text),
@@ -529,7 +549,8 @@ pub(crate) struct Permits {
 #[cfg(test)]
 mod tests {
     use super::{
-        Condition, Content, ExpectedBody, Instead, ObjectPlan, PartList, RangePlan, RequestPlan,
+        Condition, Content, ExpectedBody, Instant, Instead, Later, ObjectPlan, PartList, RangePlan,
+        RequestPlan,
     };
 
     fn request(size_bytes: u64, range: Option<RangePlan>) -> RequestPlan {
@@ -621,5 +642,31 @@ mod tests {
         );
         let parts = RangePlan::Several(PartList::new(&[(0, 1), (5, 10)]));
         assert!(head(request(99, Some(parts))).contains("Range: bytes=0-0,5-14\r\n"));
+    }
+
+    #[test]
+    fn a_request_after_a_change_must_get_the_new_content() {
+        let changes_at = Instant::from_millis(5);
+        let (old, new) = (Content::new(0, 7, 0), Content::new(1, 7, 1));
+        for (is_noticed, now, content) in [
+            (true, 4, old),
+            (true, 5, old),
+            (true, 6, new),
+            (false, 6, old),
+        ] {
+            let mut request = request(10, None);
+            let object = request.object.as_mut().unwrap();
+            object.later = Some(Later {
+                content: new,
+                is_noticed,
+                changes_at,
+            });
+            let expected = request.expected_at(Instant::from_millis(now));
+            let ExpectedBody::Part { object, .. } = expected.body else {
+                panic!("{expected:?}");
+            };
+            assert_eq!(object.content, content, "{is_noticed} {now}");
+            assert_eq!(object.later.is_none(), content == new);
+        }
     }
 }

@@ -519,11 +519,14 @@ impl Scenario {
         }
         if swarm.has(Fault::Changes) {
             let object = rng.size(0..=objects.len() - 1);
+            let content = Content::new(rng.bits(), object as u64, 1);
+            let changes_at = moment(rng, epoch);
             objects[object].later = Some(Later {
-                content: Content::new(rng.bits(), object as u64, 1),
+                content,
                 is_noticed: true,
+                changes_at,
             });
-            events.push((moment(rng, epoch), Event::Change { object }));
+            events.push((changes_at, Event::Change { object }));
         }
         if swarm.has(Fault::Ending) {
             let at = moment(rng, epoch);

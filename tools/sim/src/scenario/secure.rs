@@ -60,13 +60,15 @@ impl Scenario {
             if object.later.is_some() || rng.chance(200) {
                 continue;
             }
+            let content = Content::new(rng.bits(), object.number as u64, 2);
+            let changes_at = self.epoch + rng.log_micros(10_000..=1_000_000);
             object.later = Some(Later {
-                content: Content::new(rng.bits(), object.number as u64, 2),
+                content,
                 is_noticed: false,
+                changes_at,
             });
-            let at = self.epoch + rng.log_micros(10_000..=1_000_000);
             let object = object.number;
-            self.events.push((at, Event::Alter { object }));
+            self.events.push((changes_at, Event::Alter { object }));
         }
         self.events.sort_by_key(|(at, _)| *at);
         let connections = self
