@@ -10,7 +10,8 @@
 //!
 //! It refuses to do what a real disk under `uring` does not do: to leave out bytes in the middle of
 //! a successful read, to complete a command twice. The exception is [`SimChange::Silent`]: content
-//! that changes with unchanged timestamps. It tests that the layers above detect the change.
+//! that changes with unchanged timestamps. It tests that the layers above detect the change. It has no status
+//! and no witnesses: the simulation says what the check of a change finds.
 //!
 //! Bounded by [`SimConfig::queue_depth`] and [`SimConfig::files_max`]; the catalogue is as large
 //! as the simulation makes it.
@@ -89,8 +90,8 @@ impl SimConfig {
 pub enum SimChange {
     /// Reads of files opened before end in [`DiskError::Changed`].
     Detected,
-    /// Reads bring the new bytes as if nothing had happened. Only for a new content of the same
-    /// size.
+    /// Reads bring the new bytes as if nothing had happened, up to the length at open. For a new content that is no
+    /// shorter: one that begins with the old one is an append, which a real disk finds harmless.
     Silent,
 }
 
@@ -358,10 +359,13 @@ impl SimDisk {
         }
         let slot = match command.slot {
             CommandSlot::Reading(slot) => {
-                let left_bytes = stored
-                    .content
-                    .size_bytes()
-                    .saturating_sub(command.offset_bytes);
+                let stored_bytes = stored.content.size_bytes();
+                let size_bytes = if is_written {
+                    stored_bytes
+                } else {
+                    stored_bytes.min(file.limits.size_bytes)
+                };
+                let left_bytes = size_bytes.saturating_sub(command.offset_bytes);
                 let bytes = u32::try_from(left_bytes)
                     .map_or(command.length_bytes, |left| left.min(command.length_bytes));
                 let mut slot = slot.into_filled(bytes);

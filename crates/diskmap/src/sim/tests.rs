@@ -247,6 +247,40 @@ fn a_change_is_detected_in_files_opened_before_it() {
 }
 
 #[test]
+fn a_file_appended_to_is_read_to_the_length_that_it_had() {
+    let mut bench = Bench::new(SimConfig::new(1));
+    let id = bench.add(9);
+    let file = bench.open(id);
+    let content = SimContent::Pattern {
+        seed: 9,
+        size_bytes: SIZE_BYTES + 100_000,
+    };
+    bench
+        .disk
+        .change_file(id, Instant::ZERO, content, SimChange::Silent);
+    let last_block = SIZE_BYTES / 4096 * 4096;
+    for (token, offset) in [(0, 0), (1, last_block), (2, last_block + 4096)] {
+        bench.read(file, offset, token);
+    }
+    bench.run(Instant::ZERO);
+    bench.completions.sort_by_key(|(token, _)| *token);
+    let left = SIZE_BYTES - last_block;
+    let results = [
+        expected(9, 0, 4096),
+        expected(9, last_block, left),
+        Vec::new(),
+    ];
+    let completions = std::mem::take(&mut bench.completions);
+    assert_eq!(
+        completions
+            .into_iter()
+            .map(|(_, it)| it)
+            .collect::<Vec<_>>(),
+        results.map(Ok)
+    );
+}
+
+#[test]
 fn a_change_during_the_read_is_detected() {
     let mut bench = Bench::new(SimConfig::new(1));
     let id = bench.add(9);

@@ -332,6 +332,22 @@ fn a_changed_file_is_opened_anew_for_the_next_request() {
 }
 
 #[test]
+fn an_object_appended_to_is_sent_to_the_length_that_it_had() {
+    let mut world = World::connected(Setup::default());
+    world.fetch(0);
+    let longer = SimContent::Pattern {
+        seed: 0,
+        size_bytes: FILE_BYTES + 100_000,
+    };
+    let now = world.now;
+    let disk = world.worker.disk_mut();
+    disk.change_file(0, now, longer, SimChange::Silent);
+    world.fetch(0);
+    assert_eq!(world.counter("store_opened_objects"), 1);
+    world.assert_quiet();
+}
+
+#[test]
 fn each_counter_has_one_value() {
     let world = World::new(tls::with_tls());
     let mut names: Vec<&str> = world

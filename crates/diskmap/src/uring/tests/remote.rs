@@ -21,6 +21,9 @@ const ANSWER_HEADER_BYTES: usize = 16;
 struct Status {
     is_withheld: bool,
     waiting: Vec<u64>,
+    /// Reads wait, too, for ever.
+    are_reads_withheld: bool,
+    waiting_reads: usize,
 }
 
 /// The server of a FUSE file system with one file of pattern bytes, `film`.
@@ -44,6 +47,14 @@ impl Drop for Mount {
 }
 
 impl Mount {
+    /// Ends all that waits for the server.
+    fn abort(&self) {
+        // SAFETY: a C string, which the kernel only reads.
+        let outcome = unsafe { libc::umount2(self.point.as_ptr(), libc::MNT_FORCE) };
+        let busy = io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY);
+        assert!(outcome == 0 || busy, "{}", io::Error::last_os_error());
+    }
+
     /// `None` if this user may not mount.
     fn new(point: &Path) -> Option<Self> {
         // SAFETY: no memory is involved; this thread alone gets another namespace.
@@ -123,6 +134,12 @@ impl Server {
             14 => self.answer(unique, 0, &[0_u64, 1].map(u64::to_ne_bytes).concat()),
             // READ
             15 => {
+                let mut status = self.status.lock().expect("no panic");
+                if status.are_reads_withheld {
+                    status.waiting_reads += 1;
+                    return;
+                }
+                drop(status);
                 let (start, length) = (long(body + 8), u64::from(number(body + 16)));
                 let bytes = pattern(start, length.min(SIZE_BYTES.saturating_sub(start)));
                 self.answer(unique, 0, &bytes);
@@ -267,6 +284,40 @@ fn a_mount_that_tells_no_status_keeps_a_disk_that_is_dropped_waiting_only_for_it
     mount.server.wait_for_question();
     mount.server.tell_status();
     drop(bench.disk);
+}
+
+/// The kernel has four threads for each processor for reads of local files that must wait. Those of others do not use
+/// them: more than so many wait at once.
+#[test]
+fn reads_of_a_mount_that_hangs_do_not_wait_for_each_other() {
+    const FAR_READS: u64 = 40;
+    let mut bench = Bench::new();
+    let near = bench.create("near", SIZE_BYTES);
+    let Some((mount, far)) = open_far(&mut bench) else {
+        return;
+    };
+    let (near, _) = bench.open(&near);
+    let status = || mount.server.status.lock().expect("no panic");
+    status().are_reads_withheld = true;
+    for token in 1..=FAR_READS {
+        // Not adjacent, or they would be one.
+        bench.enqueue(far, token % 2 * 8192, 4096, token);
+    }
+    bench.disk.sqsync(NOW).expect("a working ring");
+    while status().waiting_reads < 40 {
+        std::thread::yield_now();
+    }
+    bench.enqueue(near, 0, 4096, 0);
+    bench.disk.sqsync(NOW).expect("a working ring");
+    while bench.results.is_empty() {
+        assert!(is_readable(&bench.disk, 30_000), "nothing came in 30 s");
+        bench.disk.clear_wake();
+        bench.consume(usize::MAX);
+    }
+    assert_eq!(bench.results, [(0, Ok(pattern(0, 4096)))]);
+    // The mount's process ends: whoever waits for it gets an error.
+    mount.abort();
+    assert_eq!(bench.run().len() as u64, 1 + FAR_READS);
 }
 
 #[test]
