@@ -607,5 +607,6 @@ fn switched(site: &Site<'_>, count: u64) -> Result<Outcome> {
             slowest[index].as_secs_f64() * 1e3
         );
     }
+    ensure!(missing[0] == 0, "404 in the middle of a switch");
     Ok(Outcome::Passed)
 }
