@@ -397,9 +397,7 @@ pub(crate) fn port_counters(port: &SimPort) -> Vec<(&'static str, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use diskmap::sim::pattern_byte;
-
-    use super::{Content, Scenario, WRAP_BYTES};
+    use super::{Scenario, WRAP_BYTES};
     use crate::scenario::THEMES;
     use crate::world::frame_log::FrameLog;
 
@@ -424,19 +422,5 @@ mod tests {
             );
         }
         assert!(wrapped > 0, "no connection's numbers wrapped");
-    }
-
-    /// The disk and the clients compute contents by code of their own: both must agree.
-    #[test]
-    fn the_disk_holds_what_the_clients_expect() {
-        let content = Content::new(3, 4, 5);
-        for offset in [0, 1, 4095, 1 << 33] {
-            let mut bytes = [0; 40];
-            content.fill(offset, &mut bytes);
-            let disk: Vec<u8> = (offset..offset + 40)
-                .map(|at| pattern_byte(content.seed(), at))
-                .collect();
-            assert_eq!(bytes[..], disk[..]);
-        }
     }
 }

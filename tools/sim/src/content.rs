@@ -1,8 +1,10 @@
 //! What every byte of every object is: a pure function of (object, version, offset).
 //!
-//! Both ends compute it and nobody stores it: the simulated disk fills reads from it and the
-//! clients compare every delivered byte with it. It refuses to be compressible or periodic, so
+//! Both ends compute it, by the pattern of [`diskmap::sim`], and nobody stores it: the simulated disk
+//! fills reads from it and the clients compare every delivered byte with it. It refuses to be compressible or periodic, so
 //! that a byte delivered at a wrong offset, or out of another object, is noticed.
+
+use diskmap::sim::fill_pattern;
 
 /// An object's identity as far as its bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,16 +39,7 @@ impl Content {
 
     /// Fills `target` with the bytes that start at `offset_bytes`.
     pub(crate) fn fill(self, offset_bytes: u64, target: &mut [u8]) {
-        let (mut offset, mut rest) = (offset_bytes, &mut *target);
-        while !rest.is_empty() {
-            let word = self.word(offset / 8).to_le_bytes();
-            let from = usize::try_from(offset % 8).expect("invariant: below 8");
-            let count = (8 - from).min(rest.len());
-            let (head, tail) = rest.split_at_mut(count);
-            head.copy_from_slice(&word[from..from + count]);
-            offset += count as u64;
-            rest = tail;
-        }
+        fill_pattern(self.key, offset_bytes, target);
         let flipped = self
             .flipped_at
             .and_then(|flipped| flipped.checked_sub(offset_bytes));
@@ -88,12 +81,6 @@ impl Content {
         let either = ours.iter().zip(&theirs);
         let mut pairs = either.zip(bytes);
         pairs.position(|((ours, theirs), byte)| ours != byte && theirs != byte)
-    }
-
-    fn word(self, index: u64) -> u64 {
-        mix(self
-            .key
-            .wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 }
 

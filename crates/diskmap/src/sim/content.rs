@@ -61,7 +61,8 @@ pub fn pattern_byte(seed: u64, offset: u64) -> u8 {
     pattern_word(seed, offset / 8).to_le_bytes()[(offset % 8) as usize]
 }
 
-pub(crate) fn fill_pattern(seed: u64, offset_bytes: u64, target: &mut [u8]) {
+/// Fills `target` with the bytes of the pattern from `offset_bytes` on.
+pub fn fill_pattern(seed: u64, offset_bytes: u64, target: &mut [u8]) {
     let mut offset = offset_bytes;
     let mut rest = target;
     while !rest.is_empty() {

@@ -27,8 +27,7 @@ use memory::{Arena, FilledSlot, FreeSlot};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-pub(crate) use content::fill_pattern;
-pub use content::{SimContent, pattern_byte};
+pub use content::{SimContent, fill_pattern, pattern_byte};
 
 use crate::{
     Completion, Counters, Disk, DiskError, FileIndex, FileLimits, FileSource, Read, Write,
