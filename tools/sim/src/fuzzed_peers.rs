@@ -13,12 +13,12 @@ use core::time::Duration;
 
 use clock::Instant;
 use link::sim::{PathConfig, SimPort};
-use smoltcp::wire::{EthernetFrame, Ipv4Packet, Ipv6Packet, TcpPacket};
 use wire::{MacAddress, Route, SackBlocks, SeqNumber, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::atlas::{self, Atlas, MAC};
 use crate::crafted;
 use crate::scenario::{Event, PORT, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario, Theme};
+use crate::segment::Segment;
 
 /// Most actions read of one input.
 const ACTIONS_MAX: usize = 400;
@@ -373,33 +373,20 @@ impl FuzzedServer {
     }
 
     fn handle_frame(&mut self, frame: Vec<u8>) {
-        let Ok(ethernet) = EthernetFrame::new_checked(&frame[..]) else {
+        let Some(segment) = Segment::parse(&frame) else {
             return;
         };
-        let number = ethernet.dst_addr().0[5];
-        let payload = match (
-            Ipv4Packet::new_checked(ethernet.payload()),
-            Ipv6Packet::new_checked(ethernet.payload()),
-        ) {
-            (Ok(packet), _) if packet.version() == 4 => packet.payload().to_vec(),
-            (_, Ok(packet)) => packet.payload().to_vec(),
-            _ => return,
-        };
-        let Ok(segment) = TcpPacket::new_checked(&payload[..]) else {
+        let number = usize::from(segment.destination_mac[5]);
+        let Some(peer) = self.peers.get_mut(number) else {
             return;
         };
-        let Some(peer) = self.peers.get_mut(usize::from(number)) else {
-            return;
-        };
-        let sequence = segment.seq_number().0.cast_unsigned();
-        if segment.dst_port() != peer.source_port || segment.rst() {
+        if segment.destination.1 != peer.source_port || segment.is_reset {
             return;
         }
-        if segment.syn() || sequence == peer.rcv_nxt {
-            let length = u32::try_from(segment.segment_len()).expect("invariant: one frame");
-            peer.rcv_nxt = sequence.wrapping_add(length);
+        if segment.is_syn || segment.sequence == peer.rcv_nxt {
+            peer.rcv_nxt = segment.end();
         }
-        if !segment.payload().is_empty() {
+        if !segment.payload.is_empty() {
             self.last_data = frame;
         }
     }

@@ -24,6 +24,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) is_syn: bool,
     pub(crate) is_fin: bool,
     pub(crate) is_reset: bool,
+    pub(crate) window: u16,
     /// Length of the TCP header.
     pub(crate) header_bytes: usize,
     pub(crate) payload: &'a [u8],
@@ -80,6 +81,7 @@ impl<'a> Segment<'a> {
             is_syn: segment.syn(),
             is_fin: segment.fin(),
             is_reset: segment.rst(),
+            window: segment.window_len(),
             header_bytes: segment.header_len().into(),
             payload: segment.payload(),
             is_valid: is_header_valid && is_segment_valid && ethernet.src_addr().is_unicast(),

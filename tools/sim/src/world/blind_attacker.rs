@@ -4,11 +4,11 @@
 //! It sends resets, SYNs, data, FINs and acknowledgments with a client's addresses and with wrong
 //! sequence numbers: none of them may end or harm a connection. It refuses to use right ones.
 
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use wire::{MacAddress, Route, SeqNumber, TcpFlags, TcpOptions, TcpRepr};
 
 use crate::crafted;
 use crate::rng::Rng;
+use crate::segment::Segment;
 
 /// Resets and SYNs are this far beyond RCV.NXT: within the window that the server advertises at
 /// first, and beyond what a client sends.
@@ -39,68 +39,36 @@ impl BlindAttacker {
         if !self.rng.chance(self.permille) {
             return None;
         }
-        let (route, seen, next) = read(frame)?;
-        let near = self.number(NEAR);
-        let far = self.number(FAR);
-        let beyond = |by: u32| SeqNumber(next.wrapping_add(by));
-        let plain = TcpRepr {
-            options: TcpOptions::default(),
-            ..seen
+        let seen = Segment::parse(frame).filter(|seen| !seen.is_syn && !seen.is_reset)?;
+        let (acknowledgment, next) = (seen.acknowledgment?, seen.end());
+        let near = next.wrapping_add(self.number(NEAR));
+        let by = self.number(FAR);
+        let far = next.wrapping_add(by);
+        let (ack, fin) = (TcpFlags::ACK, TcpFlags::FIN.union(TcpFlags::ACK));
+        let false_ack = acknowledgment.wrapping_add(by);
+        let (flags, sequence, acknowledgment, payload): (_, _, _, &[u8]) =
+            match self.rng.range(0..=5) {
+                0 => (TcpFlags::RST, near, acknowledgment, b""),
+                1 => (TcpFlags::RST, far, acknowledgment, b""),
+                2 => (TcpFlags::SYN, near, acknowledgment, b""),
+                3 => (ack, far, acknowledgment, b"GET / HTTP/1.1\r\n\r\n"),
+                4 => (fin, far, acknowledgment, b""),
+                _ => (ack, next, false_ack, b""),
+            };
+        let route = Route {
+            source_mac: MAC,
+            destination_mac: MacAddress(seen.destination_mac),
+            source: seen.source.0,
+            destination: seen.destination.0,
         };
-        let (segment, payload): (_, &[u8]) = match self.rng.range(0..=5) {
-            0 => (
-                TcpRepr {
-                    flags: TcpFlags::RST,
-                    sequence: beyond(near),
-                    ..plain
-                },
-                b"",
-            ),
-            1 => (
-                TcpRepr {
-                    flags: TcpFlags::RST,
-                    sequence: beyond(far),
-                    ..plain
-                },
-                b"",
-            ),
-            2 => (
-                TcpRepr {
-                    flags: TcpFlags::SYN,
-                    sequence: beyond(near),
-                    ..plain
-                },
-                b"",
-            ),
-            3 => (
-                TcpRepr {
-                    sequence: beyond(far),
-                    ..plain
-                },
-                b"GET / HTTP/1.1\r\n\r\n",
-            ),
-            4 => {
-                let fin = TcpFlags::FIN.union(TcpFlags::ACK);
-                (
-                    TcpRepr {
-                        flags: fin,
-                        sequence: beyond(far),
-                        ..plain
-                    },
-                    b"",
-                )
-            }
-            _ => {
-                let acknowledgment = SeqNumber(seen.acknowledgment.0.wrapping_add(far));
-                (
-                    TcpRepr {
-                        acknowledgment,
-                        sequence: SeqNumber(next),
-                        ..plain
-                    },
-                    b"",
-                )
-            }
+        let segment = TcpRepr {
+            source_port: seen.source.1,
+            destination_port: seen.destination.1,
+            sequence: SeqNumber(sequence),
+            acknowledgment: SeqNumber(acknowledgment),
+            flags,
+            window: seen.window,
+            options: TcpOptions::default(),
         };
         Some(crafted::tcp(&route, &segment, payload))
     }
@@ -108,51 +76,4 @@ impl BlindAttacker {
     fn number(&mut self, (low, high): (u64, u64)) -> u32 {
         u32::try_from(self.rng.range(low..=high)).expect("invariant: both below 2^31")
     }
-}
-
-/// Addresses and header of a client's segment, and the sequence number behind it; `None` for
-/// anything but a segment of an open connection.
-fn read(frame: &[u8]) -> Option<(Route, TcpRepr, u32)> {
-    let ethernet = EthernetFrame::new_checked(frame).ok()?;
-    let (source, destination, payload) = match ethernet.ethertype() {
-        EthernetProtocol::Ipv4 => {
-            let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
-            (
-                packet.src_addr().into(),
-                packet.dst_addr().into(),
-                packet.payload(),
-            )
-        }
-        EthernetProtocol::Ipv6 => {
-            let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
-            (
-                packet.src_addr().into(),
-                packet.dst_addr().into(),
-                packet.payload(),
-            )
-        }
-        _ => return None,
-    };
-    let segment = TcpPacket::new_checked(payload).ok()?;
-    if segment.syn() || segment.rst() || !segment.ack() {
-        return None;
-    }
-    let route = Route {
-        source_mac: MAC,
-        destination_mac: MacAddress(ethernet.dst_addr().0),
-        source,
-        destination,
-    };
-    let sequence = segment.seq_number().0.cast_unsigned();
-    let seen = TcpRepr {
-        source_port: segment.src_port(),
-        destination_port: segment.dst_port(),
-        sequence: SeqNumber(sequence),
-        acknowledgment: SeqNumber(segment.ack_number().0.cast_unsigned()),
-        flags: TcpFlags::ACK,
-        window: segment.window_len(),
-        options: TcpOptions::default(),
-    };
-    let length = u32::try_from(segment.segment_len()).ok()?;
-    Some((route, seen, sequence.wrapping_add(length)))
 }

@@ -4,20 +4,19 @@
 //! From that moment the clients' segments have the second router as their source. The first one
 //! forwards frames for [`GRACE`], as a router that is taken out of service does; then frames sent
 //! to it are lost. Only TCP goes through the routers: address resolution is between neighbours. It
-//! refuses frames without an IP packet.
+//! refuses all other frames.
 
 use core::net::IpAddr;
 
 use clock::{Duration, Instant};
+
+use crate::segment::Segment;
 
 /// MAC addresses of the routers.
 const FIRST: [u8; 6] = [0x02, 0, 0, 0, 4, 1];
 const SECOND: [u8; 6] = [0x02, 0, 0, 0, 4, 2];
 /// How long the first router forwards after the failover.
 const GRACE: Duration = Duration::from_secs(5);
-
-const ETHERNET_BYTES: usize = 14;
-const PROTOCOL_TCP: u8 = 6;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -32,11 +31,7 @@ impl Failover {
 
     /// Makes the current router the source of a client's frame.
     pub(crate) fn pass(&self, now: Instant, frame: &mut [u8]) {
-        let is_tcp = match frame.get(12..14) {
-            Some([0x08, 0x00]) => frame.get(ETHERNET_BYTES + 9) == Some(&PROTOCOL_TCP),
-            Some([0x86, 0xdd]) => frame.get(ETHERNET_BYTES + 6) == Some(&PROTOCOL_TCP),
-            _ => false,
-        };
+        let is_tcp = Segment::parse(frame).is_some();
         let router = if now < self.at { FIRST } else { SECOND };
         if let Some(source) = frame.get_mut(6..12).filter(|_| is_tcp) {
             source.copy_from_slice(&router);
@@ -54,17 +49,6 @@ impl Failover {
         if is_gone && frame.starts_with(&FIRST) {
             return None;
         }
-        let packet = frame.get(ETHERNET_BYTES..)?;
-        match frame.get(12..14)? {
-            [0x08, 0x00] => {
-                let address: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
-                Some(address.into())
-            }
-            [0x86, 0xdd] => {
-                let address: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
-                Some(address.into())
-            }
-            _ => None,
-        }
+        Segment::parse(frame).map(|segment| segment.destination.0)
     }
 }
