@@ -142,7 +142,7 @@ const fn mac_of(number: u8) -> [u8; 6] {
 }
 
 impl AbusivePeer {
-    pub(crate) fn new(plan: AbusivePlan) -> Self {
+    pub(crate) fn new(plan: &AbusivePlan) -> Self {
         let starts = plan.starts;
         let wants_reads = matches!(plan.conduct, Conduct::SmallWindow | Conduct::TinyRanges);
         let stays = if wants_reads { READS_FOR } else { STAYS_MAX };
@@ -168,7 +168,7 @@ impl AbusivePeer {
             ends_by: None,
             leaves_at: starts + stays,
             violation: None,
-            plan,
+            plan: plan.clone(),
         }
     }
 

@@ -73,13 +73,9 @@ mod world;
 #[cfg(test)]
 mod tests;
 
-use abusive_peer::AbusivePeer;
-use client::Client;
-use scenario::{SERVER_V4, SERVER_V6, Scenario, Theme};
-use world::blind_attacker::BlindAttacker;
+use scenario::{Scenario, Theme};
 use world::frame_log::FrameLog;
-use world::syn_flood::SynFlood;
-use world::{Canary, Environment, Outcome, World};
+use world::{Canary, Outcome, World};
 
 pub use command::{CommandError, Options, run_command};
 pub use fuzzed_controller::{controller_seeds, drive_fuzzed_controller};
@@ -108,47 +104,5 @@ fn run(
     if let Some(fault) = canary.and_then(Canary::tcp_fault) {
         scenario.session.tcp.canary = tcp::Canary::of(fault);
     }
-    let (mut server, network) = workers::assemble(&scenario);
-    server.set_trace(frame_log.trace().as_ref());
-    let clients = make_clients(&scenario, canary);
-    let blind_attacker = BlindAttacker::new(scenario.fault_seed, scenario.attack_permille);
-    let environment = Environment {
-        epoch: scenario.epoch,
-        events: scenario.events,
-        path_mtu_bytes: scenario.path_mtu_bytes,
-        blind_attacker: Some(blind_attacker),
-        syn_flood: scenario
-            .syn_flood
-            .then(|| SynFlood::new(scenario.fault_seed)),
-        failover_at: scenario.failover_at,
-        abusive: scenario
-            .abusive
-            .iter()
-            .cloned()
-            .map(AbusivePeer::new)
-            .collect(),
-    };
-    let mut world = World::new(server, network, clients, environment, frame_log);
-    if let Some(canary) = canary {
-        world.plant(canary);
-    }
-    world.run()
-}
-
-fn make_clients(scenario: &Scenario, canary: Option<Canary>) -> Vec<Client> {
-    let permits = scenario.permits();
-    let make = |plan: &client::plan::ClientPlan| {
-        let v4 = plan.address.is_ipv4();
-        let server = if v4 {
-            SERVER_V4.into()
-        } else {
-            SERVER_V6.into()
-        };
-        let mut client = Client::new(plan.clone(), (server, plan.port()), permits);
-        if canary == Some(Canary::WrongByte) {
-            client.expect_wrong_byte();
-        }
-        client
-    };
-    scenario.clients.iter().map(make).collect()
+    World::new(&scenario, canary, frame_log).run()
 }

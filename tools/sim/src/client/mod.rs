@@ -8,7 +8,7 @@
 
 mod body;
 mod connection;
-pub(crate) mod device;
+mod device;
 pub(crate) mod plan;
 mod reply;
 pub(crate) mod secure;
@@ -26,7 +26,9 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
 use connection::{Connection, Ending, Excuse};
 use device::QueueDevice;
-use plan::{ClientPlan, ConnectionPlan, Permits, Version};
+use plan::{ClientPlan, ConnectionPlan, Permits};
+
+use crate::scenario::{SERVER_V4, SERVER_V6};
 
 /// Most attempts of a request that fails for a permitted reason.
 const ATTEMPTS_MAX: u32 = 12;
@@ -162,17 +164,16 @@ impl core::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client that carries out `plan` with the server at this address and port.
-    pub(crate) fn new(plan: ClientPlan, server: (IpAddr, u16), permits: Permits) -> Self {
+    /// A client that carries out `plan`.
+    pub(crate) fn new(plan: ClientPlan, permits: Permits) -> Self {
         let mut device = QueueDevice::new(plan.mtu_bytes);
         let mac = HardwareAddress::Ethernet(EthernetAddress(mac_of(plan.number)));
         let mut config = Config::new(mac);
         config.random_seed = plan.seed;
         let mut interface = Interface::new(config, &mut device, smoltcp_instant(Instant::ZERO));
-        let prefix = if plan.address.is_ipv4() {
-            PREFIX_V4
-        } else {
-            PREFIX_V6
+        let (server, prefix) = match plan.address {
+            IpAddr::V4(_) => (SERVER_V4.into(), PREFIX_V4),
+            IpAddr::V6(_) => (SERVER_V6.into(), PREFIX_V6),
         };
         interface.update_ip_addrs(|addresses| {
             let address = IpCidr::new(plan.address.into(), prefix);
@@ -182,7 +183,7 @@ impl Client {
         });
         Self {
             number: plan.number,
-            server: (server.0.into(), server.1),
+            server: (server, plan.port()),
             permits,
             secure: (plan.secure.as_ref()).map(|tls| secure::client_config(tls, plan.seed)),
             script: plan.connections.iter().cloned().collect(),
@@ -338,10 +339,7 @@ impl Client {
             .expect("invariant: a new socket, both addresses of one version, ports not zero");
         self.port_next += 1;
         let socket = self.sockets.add(socket);
-        let keeps_keys = self
-            .plan
-            .secure
-            .is_some_and(|secure| secure.version == Version::Tls12);
+        let keeps_keys = self.plan.secure.is_some_and(|secure| !secure.is_tls13());
         let connection = Connection::new(now, socket, plan, self.secure.as_ref(), keeps_keys);
         self.phase = Phase::Talking(Box::new(connection));
     }
@@ -466,10 +464,10 @@ impl Client {
 }
 
 /// Rounded down to microseconds, so that smoltcp is never ahead of the virtual clock.
-pub(crate) fn smoltcp_instant(now: Instant) -> smoltcp::time::Instant {
+fn smoltcp_instant(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
 }
 
-pub(crate) fn our_instant(moment: smoltcp::time::Instant) -> Instant {
+fn our_instant(moment: smoltcp::time::Instant) -> Instant {
     Instant::from_micros(u64::try_from(moment.total_micros()).unwrap_or_default())
 }

@@ -7,6 +7,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use clock::Instant;
+use rustls::SupportedCipherSuite;
 
 use crate::content::Content;
 use crate::scenario::{PORT, SECURE_PORT};
@@ -92,12 +93,10 @@ impl ClientPlan {
 }
 
 /// TLS parameters of a client. It offers no others, so that these are negotiated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct SecurePlan {
-    /// The version.
-    pub(crate) version: Version,
-    /// The suite's AEAD.
-    pub(crate) aead: Aead,
+    /// The suite, and so the version.
+    pub(crate) suite: &'static SupportedCipherSuite,
     /// Whether it resumes sessions.
     pub(crate) resumes: bool,
     /// Whether it first offers a key exchange that the server does not have: HelloRetryRequest.
@@ -106,24 +105,11 @@ pub(crate) struct SecurePlan {
     pub(crate) record_bytes_max: Option<usize>,
 }
 
-/// Protocol version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Version {
-    /// RFC 5246.
-    Tls12,
-    /// RFC 8446.
-    Tls13,
-}
-
-/// AEAD of a suite.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Aead {
-    /// AES-128-GCM.
-    Aes128Gcm,
-    /// AES-256-GCM.
-    Aes256Gcm,
-    /// ChaCha20-Poly1305.
-    ChaCha20Poly1305,
+impl SecurePlan {
+    /// Whether it is TLS 1.3, which has KeyUpdates.
+    pub(crate) fn is_tls13(&self) -> bool {
+        self.suite.tls13().is_some()
+    }
 }
 
 /// How a client ends its half of the stream.

@@ -15,11 +15,22 @@ use rustls::{
 };
 
 use super::Violation;
-use super::plan::{Aead, SecurePlan, Version};
+use super::plan::SecurePlan;
 use crate::credentials::{FixedTime, SERVER_NAME, Trust, client_provider};
 
 /// Most sessions a client keeps for resumption.
 const SESSIONS: usize = 8;
+/// The suites of TLS 1.2, and of TLS 1.3, that clients offer.
+pub(crate) static TLS12_SUITES: [&SupportedCipherSuite; 3] = [
+    &cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    &cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    &cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+pub(crate) static TLS13_SUITES: [&SupportedCipherSuite; 3] = [
+    &cipher_suite::TLS13_AES_128_GCM_SHA256,
+    &cipher_suite::TLS13_AES_256_GCM_SHA384,
+    &cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+];
 /// Plaintext is taken out of rustls in pieces of this.
 const PIECE_BYTES: usize = 16_384;
 
@@ -44,13 +55,9 @@ pub(crate) enum ReceiveError {
 /// The configuration of all connections of a client, with its sessions. `seed`: of all that is
 /// random in its handshakes, but for the keys.
 pub(crate) fn client_config(plan: &SecurePlan, seed: u64) -> Arc<ClientConfig> {
-    let version = match plan.version {
-        Version::Tls12 => &rustls::version::TLS12,
-        Version::Tls13 => &rustls::version::TLS13,
-    };
-    let provider = client_provider(suite_of(plan), plan.is_sent_back, seed);
+    let provider = client_provider(*plan.suite, plan.is_sent_back, seed);
     let mut config = ClientConfig::builder_with_details(Arc::new(provider), Arc::new(FixedTime))
-        .with_protocol_versions(&[version])
+        .with_protocol_versions(&[plan.suite.version()])
         .expect("invariant: a suite of that version")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Trust::new()))
@@ -63,19 +70,6 @@ pub(crate) fn client_config(plan: &SecurePlan, seed: u64) -> Arc<ClientConfig> {
     config.max_fragment_size = plan.record_bytes_max;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Arc::new(config)
-}
-
-fn suite_of(plan: &SecurePlan) -> SupportedCipherSuite {
-    match (plan.version, plan.aead) {
-        (Version::Tls12, Aead::Aes128Gcm) => cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-        (Version::Tls12, Aead::Aes256Gcm) => cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-        (Version::Tls12, Aead::ChaCha20Poly1305) => {
-            cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
-        }
-        (Version::Tls13, Aead::Aes128Gcm) => cipher_suite::TLS13_AES_128_GCM_SHA256,
-        (Version::Tls13, Aead::Aes256Gcm) => cipher_suite::TLS13_AES_256_GCM_SHA384,
-        (Version::Tls13, Aead::ChaCha20Poly1305) => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    }
 }
 
 impl Secure {
@@ -173,10 +167,9 @@ mod tests {
     /// A public key of X25519 (RFC 7748 s5).
     const KEY_SHARE_BYTES: usize = 32;
 
-    fn hello(version: Version, seed: u64) -> Vec<u8> {
+    fn hello(suites: &[&'static SupportedCipherSuite; 3], seed: u64) -> Vec<u8> {
         let plan = SecurePlan {
-            version,
-            aead: Aead::Aes128Gcm,
+            suite: suites[0],
             resumes: false,
             is_sent_back: false,
             record_bytes_max: None,
@@ -189,8 +182,8 @@ mod tests {
     #[test]
     fn of_a_client_hello_the_key_share_alone_is_not_seeded() {
         for seed in 0..100 {
-            assert_eq!(hello(Version::Tls12, seed), hello(Version::Tls12, seed));
-            let (first, second) = (hello(Version::Tls13, seed), hello(Version::Tls13, seed));
+            assert_eq!(hello(&TLS12_SUITES, seed), hello(&TLS12_SUITES, seed));
+            let (first, second) = (hello(&TLS13_SUITES, seed), hello(&TLS13_SUITES, seed));
             assert_eq!(first.len(), second.len());
             let differs = |(one, other): (&u8, &u8)| one != other;
             let from = first.iter().zip(&second).position(differs);
@@ -202,7 +195,7 @@ mod tests {
 
     #[test]
     fn extensions_come_in_many_orders() {
-        let mut hellos: Vec<_> = (0..20).map(|seed| hello(Version::Tls12, seed)).collect();
+        let mut hellos: Vec<_> = (0..20).map(|seed| hello(&TLS12_SUITES, seed)).collect();
         // Behind version, random, session id, suites and compression.
         for hello in &mut hellos {
             hello.drain(..80);

@@ -66,7 +66,7 @@ impl Run {
         let (mut server, port) = assemble(&scenario);
         server.set_trace(frame_log.trace());
         let abusive = match plan.trial {
-            Trial::Forever(conduct) => vec![AbusivePeer::new(AbusivePlan {
+            Trial::Forever(conduct) => vec![AbusivePeer::new(&AbusivePlan {
                 number: 1,
                 address: IpAddr::V4(Ipv4Addr::new(10, 9, 3, 1)),
                 starts: plan.epoch,

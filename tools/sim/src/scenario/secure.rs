@@ -9,9 +9,10 @@ use core::time::Duration;
 use super::theme::{Fault, Swarm};
 use super::{Event, Scenario};
 use crate::client::plan::{
-    Aead, ClientPlan, Condition, Conduct, ConnectionPlan, Departure, Instead, Later, RequestPlan,
-    SecurePlan, StreamEnd, Version,
+    ClientPlan, Condition, Conduct, ConnectionPlan, Departure, Instead, Later, RequestPlan,
+    SecurePlan, StreamEnd,
 };
+use crate::client::secure::{TLS12_SUITES, TLS13_SUITES};
 use crate::content::Content;
 use crate::rng::Rng;
 
@@ -147,9 +148,9 @@ impl Scenario {
 }
 
 pub(super) fn draw_plan(rng: &mut Rng) -> SecurePlan {
+    let suites = rng.pick(&[&TLS13_SUITES, &TLS13_SUITES, &TLS12_SUITES]);
     SecurePlan {
-        version: rng.pick(&[Version::Tls13, Version::Tls13, Version::Tls12]),
-        aead: rng.pick(&[Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305]),
+        suite: rng.pick(suites),
         resumes: rng.chance(600),
         is_sent_back: rng.chance(60),
         record_bytes_max: rng.chance(200).then(|| rng.size(40..=2000)),
@@ -177,7 +178,7 @@ fn secure_connection(
         connection.stream_end_after_bytes = rng.range(0..=body_bytes + 2000);
     }
     let refresh_bytes = rng.log_range(500..=200_000);
-    if plan.version == Version::Tls13 && rng.chance(250) {
+    if plan.is_tls13() && rng.chance(250) {
         connection.refresh_bytes = Some(refresh_bytes);
     }
     match &mut connection.conduct {

@@ -5,10 +5,10 @@
 //! [`STEPS_MAX_AT_ONCE`] steps of one moment or [`VIRTUAL_MAX`] is a hang, and a hang is a failure.
 //! At the end the server must hold no resources: see [`Resources::leak`].
 
-pub(crate) mod blind_attacker;
+mod blind_attacker;
 mod failover;
 pub(crate) mod frame_log;
-pub(crate) mod syn_flood;
+mod syn_flood;
 pub(crate) mod trace;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -17,10 +17,11 @@ use clock::{Duration, Instant};
 use counters::CounterSet as _;
 
 use crate::abusive_peer::AbusivePeer;
+use crate::client::plan::ClientPlan;
 use crate::client::{Client, Tally, Violation, mac_of};
 use crate::crafted;
-use crate::scenario::{Event, SERVER_V4, SERVER_V6};
-use crate::workers::{Switch, Workers};
+use crate::scenario::{Event, SERVER_V4, SERVER_V6, Scenario};
+use crate::workers::{self, Switch, Workers};
 use blind_attacker::BlindAttacker;
 use failover::Failover;
 use frame_log::{Direction, FrameLog};
@@ -216,32 +217,12 @@ impl Outcome {
     }
 }
 
-/// What a run has besides server, network and clients.
-#[derive(Default)]
-pub(crate) struct Environment {
-    /// When the run begins.
-    pub(crate) epoch: Instant,
-    /// Events, in order of time.
-    pub(crate) events: Vec<(Instant, Event)>,
-    /// MTU behind a router between server and clients, which answers larger packets by Packet Too
-    /// Big.
-    pub(crate) path_mtu_bytes: Option<u16>,
-    /// An off-path attacker.
-    pub(crate) blind_attacker: Option<BlindAttacker>,
-    /// A SYN flood.
-    pub(crate) syn_flood: Option<SynFlood>,
-    /// When the router between server and clients fails over, if there is one.
-    pub(crate) failover_at: Option<Instant>,
-    /// Peers that exhaust resources.
-    pub(crate) abusive: Vec<AbusivePeer>,
-}
-
 /// A run under way.
 pub(crate) struct World {
     now: Instant,
     epoch: Instant,
     path_mtu_bytes: Option<u16>,
-    blind_attacker: Option<BlindAttacker>,
+    blind_attacker: BlindAttacker,
     syn_flood: Option<SynFlood>,
     failover: Option<Failover>,
     abusive: Vec<AbusivePeer>,
@@ -259,49 +240,42 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(
-        server: Workers,
-        network: Switch,
-        clients: Vec<Client>,
-        environment: Environment,
-        frame_log: FrameLog,
-    ) -> Self {
-        let Environment {
-            epoch,
-            events,
-            path_mtu_bytes,
-            blind_attacker,
-            syn_flood,
-            failover_at,
-            abusive,
-        } = environment;
-        let mut events = events.into_iter();
-        let next_event = events.next();
+    /// The run of a scenario, with a deliberate bug if one is to be found.
+    pub(crate) fn new(scenario: &Scenario, canary: Option<Canary>, frame_log: FrameLog) -> Self {
+        let (mut server, network) = workers::assemble(scenario);
+        server.set_trace(frame_log.trace().as_ref());
+        if let Some(canary) = canary {
+            server.plant(canary);
+        }
+        let permits = scenario.permits();
+        let make_client = |plan: &ClientPlan| {
+            let mut client = Client::new(plan.clone(), permits);
+            if canary == Some(Canary::WrongByte) {
+                client.expect_wrong_byte();
+            }
+            client
+        };
+        let mut events = scenario.events.clone().into_iter();
+        let seed = scenario.fault_seed;
         Self {
-            now: epoch,
-            epoch,
-            path_mtu_bytes,
-            blind_attacker,
-            syn_flood,
-            failover: failover_at.map(Failover::new),
-            abusive,
+            now: scenario.epoch,
+            epoch: scenario.epoch,
+            path_mtu_bytes: scenario.path_mtu_bytes,
+            blind_attacker: BlindAttacker::new(seed, scenario.attack_permille),
+            syn_flood: scenario.syn_flood.then(|| SynFlood::new(seed)),
+            failover: scenario.failover_at.map(Failover::new),
+            abusive: scenario.abusive.iter().map(AbusivePeer::new).collect(),
             excess: None,
             server,
             network,
-            clients,
+            clients: scenario.clients.iter().map(make_client).collect(),
+            next_event: events.next(),
             events,
-            next_event,
             frame_log,
-            canary: None,
+            canary,
             steps: 0,
             steps_at_once: 0,
         }
-    }
-
-    /// Adds a deliberate bug.
-    pub(crate) fn plant(&mut self, canary: Canary) {
-        self.canary = Some(canary);
-        self.server.plant(canary);
     }
 
     /// Runs to the end, or until it counts as a hang.
@@ -469,9 +443,7 @@ impl World {
                     failover.pass(now, &mut frame);
                 }
                 frame_log.record(now, Direction::ToServer, &frame);
-                let forged = blind_attacker
-                    .as_mut()
-                    .and_then(|blind_attacker| blind_attacker.follow(&frame));
+                let forged = blind_attacker.follow(&frame);
                 network.transmit(now, frame);
                 let flood = syn_flood.as_mut().map(SynFlood::follow);
                 for forged in forged.into_iter().chain(flood.into_iter().flatten()) {
