@@ -19,7 +19,7 @@ use testbed::{interrupt, packages, scratch_directory};
 
 use crate::binaries::BinaryOptions;
 use crate::figures::cell::Cell;
-use crate::lab::{Contender, Lab, address, command_line, stop};
+use crate::lab::{Contender, Lab, address, command_line};
 use crate::stored::{Environment, Writer, float};
 use crate::tls::{Credentials, Key};
 use crate::wire::{self, Tap, Visits};
@@ -185,7 +185,7 @@ impl Bench<'_> {
         );
         let server = self.lab.start(&self.contender, true, &arguments)?;
         let report = clients.finish()?.map_err(anyhow::Error::msg)?;
-        stop(server)?;
+        server.stop()?;
         Row::new(rate, &report)
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use super::tls::{Credentials, is_kernel_tls_available};
 use testbed::bench_disk::{BenchDisk, ObjectDirectory, Objects};
@@ -17,7 +17,7 @@ use testbed::namespace::{Namespace, VethPair};
 use testbed::process::{output, run};
 use testbed::raw_store::RawStore;
 use testbed::rivals::{NginxConfig, NginxMode, NginxTls, Peer, nginx_program};
-use testbed::server::{Server, Stopped};
+use testbed::server::Server;
 use testbed::traffic_server::TrafficServer;
 use testbed::undo::Undo;
 use testbed::workspace_root;
@@ -318,18 +318,6 @@ impl Lab {
             .map(|(name, value)| (name.to_owned(), value))
             .collect())
     }
-}
-
-/// Ends a server that has done its work; it must not have failed.
-pub(crate) fn stop(server: Server) -> Result<Stopped> {
-    let stopped = server.stop()?;
-    ensure!(
-        stopped.status.success(),
-        "the server ended with {}: {}",
-        stopped.status,
-        stopped.last_words()
-    );
-    Ok(stopped)
 }
 
 /// What a program says, in one piece; it may be missing.

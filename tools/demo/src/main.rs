@@ -242,12 +242,6 @@ fn make_film(folder: &Path) -> Result<()> {
 /// Ends the server and prints what it counted.
 fn report(server: Server) -> Result<()> {
     let stopped = server.stop()?;
-    ensure!(
-        stopped.status.success(),
-        "{}: {}",
-        stopped.status,
-        stopped.stderr.trim()
-    );
     let count = |name: &str| stopped.counter(name);
     println!("what the server counted:");
     for (what, name) in [

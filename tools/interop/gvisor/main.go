@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,7 +49,6 @@ type file struct {
 
 // report is what is said at the end.
 type report struct {
-	Version          string `json:"version"`
 	Connections      uint64 `json:"connections"`
 	Replies          uint64 `json:"replies"`
 	Bytes            uint64 `json:"bytes"`
@@ -219,13 +217,6 @@ func fetchAll(
 // say prints the report.
 func say(host *stack.Stack, total report) error {
 	stats := host.Stats()
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, module := range info.Deps {
-			if module.Path == "gvisor.dev/gvisor" {
-				total.Version = module.Version
-			}
-		}
-	}
 	total.ChecksumErrors = stats.TCP.ChecksumErrors.Value()
 	total.InvalidSegments = stats.TCP.InvalidSegmentsReceived.Value()
 	total.MalformedPackets = stats.IP.MalformedPacketsReceived.Value()

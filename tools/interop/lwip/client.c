@@ -300,7 +300,7 @@ int main(int count, char **arguments)
 	}
 	for (int index = 0; index < connections; index++)
 		pthread_join(tasks[index].thread, NULL);
-	printf("{\"version\":\"" LWIP_VERSION_STRING "\",\"connections\":%d,\"replies\":%d,\"bytes\":%" PRIu64 "}\n", connections,
+	printf("{\"connections\":%d,\"replies\":%d,\"bytes\":%" PRIu64 "}\n", connections,
 	       connections * file_count, bytes * (uint64_t)connections);
 	fflush(stdout);
 	for (;;)

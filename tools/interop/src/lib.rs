@@ -16,7 +16,6 @@
 //! | [`client`] | gVisor's netstack (a Go program), lwIP (a C program), smoltcp (here) |
 //! | [`observed`] | what the wire shows: options, SACK, bytes sent again, damaged frames |
 //! | [`run`] | one client over one path, and what must hold |
-//! | [`page`] | the table of results, and where it stands |
 //!
 //! It refuses to call a run good that was not disturbed as planned. Bounded by: [`run::LIMIT`] for a
 //! client; [`scenario::CONNECTIONS`].
@@ -25,6 +24,5 @@
 
 pub mod client;
 pub mod observed;
-pub mod page;
 pub mod run;
 pub mod scenario;

@@ -150,17 +150,6 @@ impl NginxConfig {
         Ok(Self { directory, address })
     }
 
-    /// Adds directives to the `http` block, such as further servers.
-    pub fn add(&self, directives: &str) -> Result<()> {
-        let file = self.directory.path().join("nginx.conf");
-        let text = fs::read_to_string(&file)?;
-        let block = text
-            .trim_end()
-            .strip_suffix('}')
-            .context("the http block comes last")?;
-        Ok(fs::write(file, format!("{block}{directives}\n}}\n"))?)
-    }
-
     /// Starts nginx in `namespace`, on one core if asked, and waits until it accepts.
     pub fn start(self, namespace: &Namespace, core: Option<usize>) -> Result<Server> {
         let program = nginx_program().context("nginx is not installed")?;
@@ -354,10 +343,8 @@ mod tests {
             }
         }
         let config = NginxConfig::reference(root, address).unwrap();
-        config.add("server { listen 1; }").unwrap();
         let text = fs::read_to_string(config.directory.path().join("nginx.conf")).unwrap();
         assert!(!text.contains("open_file_cache max"));
-        assert!(text.ends_with("server { listen 1; }\n}\n"), "{text}");
     }
 
     #[test]

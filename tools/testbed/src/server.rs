@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::interrupt;
@@ -46,6 +46,17 @@ pub struct Stopped {
 }
 
 impl Stopped {
+    /// The same, unless its exit code is not 0.
+    pub fn succeeded(self) -> Result<Self> {
+        ensure!(
+            self.status.success(),
+            "the server ended with {}: {}",
+            self.status,
+            self.last_words()
+        );
+        Ok(self)
+    }
+
     /// The counters of the `summary` line.
     pub fn summary(&self) -> Result<serde_json::Value> {
         let line = self
@@ -57,7 +68,7 @@ impl Stopped {
     }
 
     /// What it said at its end: how it panicked, or its last line.
-    pub fn last_words(&self) -> String {
+    fn last_words(&self) -> String {
         let mut lines = self.stderr.lines();
         match lines.find(|line| line.contains("panicked")) {
             Some(panic) => format!("{panic} {}", lines.next().unwrap_or_default()),
@@ -186,10 +197,10 @@ impl Server {
         Ok(Stopped { status, stderr })
     }
 
-    /// SIGTERM, then waits for the end.
+    /// SIGTERM, then waits for the end, which must be a good one.
     pub fn stop(self) -> Result<Stopped> {
         self.signal(Signal::TERM)?;
-        self.wait()
+        self.wait()?.succeeded()
     }
 
     /// CPU time the process has used so far, in clock ticks of 10 ms.

@@ -94,7 +94,7 @@ impl Suite {
     }
 
     /// Whether nothing failed.
-    pub fn is_good(&self) -> bool {
+    fn is_good(&self) -> bool {
         self.failed.is_empty()
     }
 

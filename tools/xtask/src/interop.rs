@@ -9,13 +9,12 @@ use clap::Args;
 
 use crate::rights::run_through_sudo;
 use interop::client::{Client, Kind};
-use interop::page::{self, Row};
 use interop::run;
 use interop::scenario::SCENARIOS;
 use testbed::namespace::Namespace;
 use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
-use testbed::{find_program, interrupt, is_root, scratch_directory, workspace_root};
+use testbed::{find_program, interrupt, is_root, scratch_directory};
 
 /// Options of `interop`.
 #[derive(Args, Clone, Debug, Default)]
@@ -29,20 +28,12 @@ pub(crate) struct InteropOptions {
     /// The clients' programs are built already
     #[arg(long)]
     is_built: bool,
-    /// Writes the table into docs/develop/interop.md
-    #[arg(long)]
-    write: bool,
 }
 
-/// Runs all clients over all paths, and prints the table; fails if a check does.
+/// Runs all clients over all paths; fails if a check does.
 pub(crate) fn run_command(options: &InteropOptions) -> Result<()> {
     let mut suite = Suite::default();
-    let rows = run_here(&mut suite, options);
-    let table = page::table(&rows);
-    println!("\n{table}");
-    if options.write && suite.is_good() {
-        page::TABLE.write(&workspace_root(), &table)?;
-    }
+    run_here(&mut suite, options);
     suite.close()
 }
 
@@ -50,8 +41,7 @@ pub(crate) fn run_command(options: &InteropOptions) -> Result<()> {
 pub(crate) fn run_with_rights(suite: &mut Suite) {
     let options = InteropOptions::default();
     if is_root() || find_program("sudo").is_none() {
-        run_here(suite, &options);
-        return;
+        return run_here(suite, &options);
     }
     // Programs are built as the user we are.
     let clients = find_clients(suite, &options);
@@ -70,22 +60,16 @@ pub(crate) fn run_with_rights(suite: &mut Suite) {
     }
 }
 
-fn run_here(suite: &mut Suite, options: &InteropOptions) -> Vec<Row> {
+fn run_here(suite: &mut Suite, options: &InteropOptions) {
     if interrupt::is_set() {
-        suite.skip("interop", "interrupted");
-        return Vec::new();
+        return suite.skip("interop", "interrupted");
     }
     if let Err(reason) = can_run() {
-        suite.skip("interop", &reason);
-        return Vec::new();
+        return suite.skip("interop", &reason);
     }
     let clients = find_clients(suite, options);
-    match run_clients(suite, options, &clients) {
-        Ok(rows) => rows,
-        Err(error) => {
-            suite.fail("interop", &format!("{error:#}"));
-            Vec::new()
-        }
+    if let Err(error) = run_clients(suite, options, &clients) {
+        suite.fail("interop", &format!("{error:#}"));
     }
 }
 
@@ -121,31 +105,17 @@ fn find_clients(suite: &mut Suite, options: &InteropOptions) -> Vec<Client> {
     clients
 }
 
-fn run_clients(
-    suite: &mut Suite,
-    options: &InteropOptions,
-    clients: &[Client],
-) -> Result<Vec<Row>> {
+fn run_clients(suite: &mut Suite, options: &InteropOptions, clients: &[Client]) -> Result<()> {
     let atlas = Program::Atlas.find(options.atlas.as_deref())?;
     let root = scratch_directory("interop")?;
     run::write_files(root.path())?;
-    let mut rows = Vec::new();
     for client in clients {
         for scenario in SCENARIOS {
-            let kind = client.kind;
-            suite.run(
-                &format!("interop {}, {}", kind.name(), scenario.name),
-                || {
-                    let outcome = run::run(&atlas, root.path(), client, &scenario)?;
-                    rows.push(Row {
-                        kind,
-                        scenario,
-                        outcome,
-                    });
-                    Ok(Outcome::Passed)
-                },
-            );
+            let name = format!("interop {}, {}", client.kind.name(), scenario.name);
+            suite.run(&name, || {
+                run::run(&atlas, root.path(), client, &scenario).map(|()| Outcome::Passed)
+            });
         }
     }
-    Ok(rows)
+    Ok(())
 }

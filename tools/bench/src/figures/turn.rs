@@ -18,7 +18,7 @@ use testbed::server::Server;
 
 use super::cell::Cell;
 use super::results::{Measured, Outcome};
-use crate::lab::{Contender, Lab, address, stop};
+use crate::lab::{Contender, Lab, address};
 use crate::stored::float;
 use crate::wire;
 
@@ -322,7 +322,7 @@ fn end(contender: &Contender, server: Server) -> Result<Option<u64>> {
         drop(server);
         return Ok(None);
     }
-    let stopped = stop(server)?;
+    let stopped = server.stop()?;
     let sent = stopped.counter("tcp_send_bytes")?;
     let again = stopped.counter("tcp_retransmit_bytes")?;
     Ok(Some(sent.saturating_sub(again)))

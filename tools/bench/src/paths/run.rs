@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow};
 use bottleneck::Path;
 
 use super::client::{Download, download};
@@ -93,13 +93,7 @@ impl Runner {
         let downloads = download_all(&path.client, &addresses, task.seconds)?;
         drop(linux);
         if let Some(server) = atlas {
-            let stopped = server.stop()?;
-            ensure!(
-                stopped.status.success(),
-                "atlas ended with {}: {}",
-                stopped.status,
-                stopped.last_words()
-            );
+            server.stop()?;
         }
         let report = path.close()?;
         let flows = task.senders.iter().zip(&downloads);

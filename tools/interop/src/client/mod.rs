@@ -70,8 +70,6 @@ impl std::str::FromStr for Kind {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// The version of its stack.
-    pub version: String,
     /// Connections that fetched everything and were closed by both sides.
     pub connections: u64,
     /// Replies whose every byte was right.
@@ -160,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_a_program_says_is_read_and_what_it_leaves_out_is_0() {
-        let text = r#"{"version":"2.1.3","connections":8,"replies":24,"bytes":9}"#;
+        let text = r#"{"connections":8,"replies":24,"bytes":9}"#;
         let report: Report = serde_json::from_str(text).unwrap();
         assert_eq!(
             (report.connections, report.replies, report.bytes),

@@ -4,7 +4,7 @@
 //! 200 with the right length and bytes. Bounded by: [`LIMIT`] for everything;
 //! `HEAD_BYTES_MAX` for a reply's head.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -17,7 +17,6 @@ use smoltcp::socket::tcp::{self, RecvError, State};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use testbed::interrupt;
 use testbed::namespace::VethPair;
-use testbed::workspace_root;
 
 use super::{Report, SLICE, await_input};
 use crate::run::LIMIT;
@@ -72,22 +71,11 @@ pub(super) fn run(frames: OwnedFd, is_over: &mut dyn FnMut() -> Result<bool>) ->
         await_input(&device.socket, wait)?;
     }
     Ok(Report {
-        version: version()?,
         connections: CONNECTIONS,
         replies: CONNECTIONS * FILE_BYTES.len() as u64,
         bytes: connections.iter().map(|it| it.bytes).sum(),
         ..Report::default()
     })
-}
-
-/// The version of smoltcp that this workspace is locked to.
-fn version() -> Result<String> {
-    let lock = fs::read_to_string(workspace_root().join("Cargo.lock"))?;
-    let mut lines = lock
-        .lines()
-        .skip_while(|line| *line != r#"name = "smoltcp""#);
-    let version = lines.nth(1).and_then(|line| line.split('"').nth(1));
-    Ok(version.context("Cargo.lock names smoltcp")?.to_owned())
 }
 
 fn moment(start: Instant) -> smoltcp::time::Instant {

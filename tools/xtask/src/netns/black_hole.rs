@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::files::{self, Access, Library};
-use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
+use super::setup::{Family, LinkKind, Setup};
 use testbed::curl::Curl;
 use testbed::find_program;
 use testbed::namespace::Namespace;
@@ -37,14 +37,7 @@ fn through(atlas: &Path, library: &Library, family: Family) -> Result<Outcome> {
     if find_program(filter).is_none() {
         return Ok(Outcome::Skipped(format!("{filter} is not installed")));
     }
-    let subject = Subject::Atlas {
-        program: atlas.to_owned(),
-        workers: 1,
-        lends: false,
-        busy_poll_us: 0,
-        mtu_bytes: USUAL_MTU_BYTES,
-    };
-    let setup = Setup::new(LinkKind::Packet, &subject)?;
+    let setup = Setup::usual(LinkKind::Packet, atlas, 1)?;
     let router = setup.client();
     let far = Namespace::new("far")?;
     join(router, &far, MTU_BYTES)?;

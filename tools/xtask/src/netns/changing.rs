@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::files::Access;
 use super::identities::Identities;
-use super::setup::{Family, LinkKind, REFERENCE, Setup, Subject, USUAL_MTU_BYTES};
+use super::setup::{Family, LinkKind, REFERENCE, Setup};
 use testbed::client::{Client, Head};
 use testbed::content::Content;
 use testbed::curl::Curl;
@@ -153,16 +153,7 @@ impl<'a> Site<'a> {
         fs::create_dir(&tree)?;
         fs::write(tree.join("version"), "0")?;
         symlink("tree0", directory.path().join("current"))?;
-        let setup = Setup::new(
-            LinkKind::Packet,
-            &Subject::Atlas {
-                program: atlas.to_owned(),
-                workers,
-                lends: false,
-                busy_poll_us: 0,
-                mtu_bytes: USUAL_MTU_BYTES,
-            },
-        )?;
+        let setup = Setup::usual(LinkKind::Packet, atlas, workers)?;
         // More connections than there are ports come and go within the minute of TIME-WAIT.
         setup.client().set("ipv4/tcp_tw_reuse", "1")?;
         Ok(Self {

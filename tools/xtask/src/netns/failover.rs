@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::files::{self, Access, Library};
-use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
+use super::setup::{Family, LinkKind, Setup};
 use testbed::curl::Curl;
 use testbed::namespace::{Namespace, VethPair};
 use testbed::scratch_directory;
@@ -65,14 +65,7 @@ fn through(
     workers: u32,
     takeover: Takeover,
 ) -> Result<Outcome> {
-    let subject = Subject::Atlas {
-        program: atlas.to_owned(),
-        workers,
-        lends: false,
-        busy_poll_us: 0,
-        mtu_bytes: USUAL_MTU_BYTES,
-    };
-    let setup = Setup::new(LinkKind::Packet, &subject)?;
+    let setup = Setup::usual(LinkKind::Packet, atlas, workers)?;
     let switch = setup.client();
     switch.ip("link add near type bridge")?;
     switch.ip(&format!(

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::black_hole::join;
 use super::files::{self, Library};
-use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
+use super::setup::{Family, LinkKind, Setup, USUAL_MTU_BYTES};
 use testbed::client::Client;
 use testbed::namespace::{Namespace, VethPair};
 use testbed::suite::{Outcome, Suite};
@@ -30,14 +30,7 @@ pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
         (LinkKind::Packet, 2),
         (LinkKind::Xdp, 1),
     ] {
-        let subject = Subject::Atlas {
-            program: atlas.to_owned(),
-            workers,
-            lends: false,
-            busy_poll_us: 0,
-            mtu_bytes: USUAL_MTU_BYTES,
-        };
-        match Setup::new(kind, &subject) {
+        match Setup::usual(kind, atlas, workers) {
             Ok(setup) => {
                 let what = format!("{} request in fragments", setup.name());
                 suite.run(&what, || ask(&setup, library));

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::refusals::HEAD_TIMEOUT_SECONDS;
-use super::setup::HTTPS_PORT;
 use testbed::certificate::{Authority, IdentityFiles, KeyKind};
 use testbed::namespace::VethPair;
 use testbed::scratch_directory;
@@ -75,29 +73,5 @@ impl Identities {
                 ]
             })
             .collect()
-    }
-
-    /// nginx's directives for both; with the server's short timeouts for heads where asked.
-    pub(crate) fn nginx_directives(&self, root: &Path, has_short_timeouts: bool) -> String {
-        let timeouts = if has_short_timeouts {
-            format!("client_header_timeout {HEAD_TIMEOUT_SECONDS}s;")
-        } else {
-            String::new()
-        };
-        let server = |files: &IdentityFiles, name: &str, only: &str| {
-            format!(
-                "server {{ listen [::]:{HTTPS_PORT} ssl{only}; server_name {name};\n\
-                 ssl_certificate {}; ssl_certificate_key {}; root {}; }}\n",
-                files.certificate.display(),
-                files.key.display(),
-                root.display(),
-            )
-        };
-        format!(
-            "{timeouts} ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:tls:1m;\n\
-             ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20; ssl_ecdh_curve X25519:P-256:P-384;\n{}{}",
-            server(&self.first, Self::FIRST, " ipv6only=off default_server"),
-            server(&self.second, Self::SECOND, ""),
-        )
     }
 }

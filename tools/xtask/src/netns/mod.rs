@@ -29,7 +29,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 
 use self::files::{Access, Library};
@@ -52,44 +52,19 @@ pub(crate) struct NetnsOptions {
     /// The server to test (default: builds the release binary)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
-    /// Tries the checks on nginx instead, over packet only: shows that they can pass
-    #[arg(long)]
-    self_check: bool,
-    /// Every link with every number of workers, not only with some
-    #[arg(long)]
-    all: bool,
     /// Only with so many workers, comma-separated
     #[arg(long, value_name = "N", value_delimiter = ',')]
     workers: Vec<u32>,
     /// Only over these links, comma-separated
     #[arg(long, value_enum, value_delimiter = ',')]
     links: Vec<LinkKind>,
-    /// Frames are sent from their slots, which a link over a veth does not by itself; TAPs are left out
-    #[arg(long)]
-    lend: bool,
-    /// Links with XDP poll their device for so long without work
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
-    busy_poll: u32,
-    /// Only with this MTU at both ends; TAPs are left out
-    #[arg(long, value_name = "BYTES")]
-    mtu: Option<u32>,
     /// Only content that changes, each kind for so long, with more workers and paces
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     changes: Option<u64>,
 }
 
-/// Links that are tried with a number of workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
-    workers: u32,
-    links: Vec<LinkKind>,
-    /// Whether slots are lent to the links that can borrow them.
-    lends: bool,
-    mtu_bytes: u32,
-}
-
-/// Numbers of workers, the links that are tried with each number unless all are asked for, whether
-/// they borrow slots, and the MTU. What depends on none of it is tried with the first.
+/// Numbers of workers, the links that are tried with each number unless others are asked for, whether
+/// they borrow slots, and the MTU.
 const PLAN: [(u32, &[LinkKind], bool, u32); 4] = [
     (
         1,
@@ -108,45 +83,40 @@ const PLAN: [(u32, &[LinkKind], bool, u32); 4] = [
 ];
 
 impl NetnsOptions {
-    /// What is tried in turn.
-    fn plan(&self) -> Vec<Part> {
-        let has_veth_only = self.lend || self.mtu.is_some();
-        let is_narrowed = has_veth_only || !self.links.is_empty() || !self.workers.is_empty();
-        let is_chosen = |link: &LinkKind| {
-            (self.links.is_empty() || self.links.contains(link))
-                && !(has_veth_only && *link == LinkKind::Tap)
+    /// What is tried, in this order.
+    fn passes(&self) -> Vec<Pass> {
+        let links = match self.links.as_slice() {
+            [] => LinkKind::value_variants(),
+            chosen => chosen,
         };
-        let part = |workers: u32, links: &[LinkKind], lends: bool, mtu_bytes: u32| Part {
-            workers,
-            links: links.iter().copied().filter(is_chosen).collect(),
-            lends,
-            mtu_bytes,
+        let is_narrowed = !self.links.is_empty() || !self.workers.is_empty();
+        let named: Vec<_> = match self.workers.as_slice() {
+            [] => vec![1, 2, 5],
+            workers => workers.to_vec(),
         };
-        let every = LinkKind::value_variants();
-        let narrowed = |workers| {
-            part(
+        let named = named
+            .iter()
+            .map(|workers| (*workers, links, false, USUAL_MTU_BYTES));
+        let parts: Vec<_> = if is_narrowed {
+            named.collect()
+        } else {
+            PLAN.to_vec()
+        };
+        let mut passes = Vec::new();
+        for (place, (workers, links, lends, mtu_bytes)) in parts.into_iter().enumerate() {
+            passes.extend(links.iter().map(|&link| Pass {
                 workers,
-                every,
-                self.lend,
-                self.mtu.unwrap_or(USUAL_MTU_BYTES),
-            )
-        };
-        if !self.workers.is_empty() {
-            return self.workers.iter().copied().map(narrowed).collect();
+                link,
+                lends: lends && link != LinkKind::Tap,
+                mtu_bytes,
+                is_first: place == 0,
+                has_all: false,
+            }));
         }
-        let is_usual = |(.., mtu_bytes): &(_, _, _, u32)| *mtu_bytes == USUAL_MTU_BYTES;
-        if is_narrowed {
-            let usual = PLAN.into_iter().filter(is_usual);
-            return usual.map(|(workers, ..)| narrowed(workers)).collect();
+        if let Some(first) = passes.first_mut() {
+            first.has_all = true;
         }
-        let usual = PLAN.into_iter().map(|(workers, links, lends, mtu_bytes)| {
-            if self.all && mtu_bytes == USUAL_MTU_BYTES {
-                part(workers, every, lends, mtu_bytes)
-            } else {
-                part(workers, links, lends, mtu_bytes)
-            }
-        });
-        usual.collect()
+        passes
     }
 }
 
@@ -242,30 +212,12 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
     let library = Library::new().context("writing the files to serve")?;
     let identities = Identities::new()?;
     let run = Run {
-        atlas: if options.self_check {
-            PathBuf::new()
-        } else {
-            Program::Atlas.find(options.atlas.as_deref())?
-        },
+        atlas: Program::Atlas.find(options.atlas.as_deref())?,
         files: &library,
         identities: &identities,
         quick: options.quick,
-        busy_poll_us: options.busy_poll,
     };
-    if options.self_check {
-        let setup = Setup::new(LinkKind::Packet, &Subject::Nginx)?;
-        return run.try_link(suite, &setup, true);
-    }
-    let mut passes = VecDeque::new();
-    for (place, part) in options.plan().into_iter().enumerate() {
-        passes.extend(part.links.into_iter().map(|link| Pass {
-            workers: part.workers,
-            link,
-            lends: part.lends && link != LinkKind::Tap,
-            mtu_bytes: part.mtu_bytes,
-            is_first: place == 0,
-        }));
-    }
+    let passes = VecDeque::from(options.passes());
     let passes = Mutex::new(passes);
     let run_some = || {
         let mut suite = Suite::default();
@@ -296,7 +248,7 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
 const AT_ONCE: usize = 3;
 
 /// A link, and a number of workers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pass {
     workers: u32,
     link: LinkKind,
@@ -305,6 +257,8 @@ struct Pass {
     mtu_bytes: u32,
     /// Whether it is of the first number of workers.
     is_first: bool,
+    /// Whether what depends on no link is tried, too.
+    has_all: bool,
 }
 
 /// What all passes share.
@@ -313,35 +267,36 @@ struct Run<'a> {
     files: &'a Library,
     identities: &'a Identities,
     quick: bool,
-    busy_poll_us: u32,
 }
 
 impl Run<'_> {
     /// The checks of any link, then those that one link or number of workers has.
     fn try_pass(&self, suite: &mut Suite, pass: Pass) -> Result<()> {
-        let Pass {
-            workers,
-            link,
-            lends,
-            mtu_bytes,
-            is_first,
-        } = pass;
+        let (link, is_first) = (pass.link, pass.is_first);
         if link == LinkKind::Tap && !Path::new("/dev/net/tun").exists() {
             suite.skip("tap", "no /dev/net/tun");
             return Ok(());
         }
         let (atlas, library) = (&self.atlas, self.files);
-        let subject = Subject::Atlas {
+        let subject = Subject {
             program: atlas.clone(),
-            workers,
-            lends,
-            mtu_bytes,
-            busy_poll_us: self.busy_poll_us,
+            workers: pass.workers,
+            lends: pass.lends,
+            mtu_bytes: pass.mtu_bytes,
         };
-        let setup = Setup::new(link, &subject)?;
-        // What a link does to a gigabyte, it does to eight megabytes.
-        let with_huge = is_first && link == LinkKind::Packet;
-        self.try_link(suite, &setup, with_huge)?;
+        let setup = Setup::new(link, subject)?;
+        let scratch = scratch_directory("config")?;
+        let checks = LinkChecks {
+            fixture: Fixture {
+                setup: &setup,
+                library,
+                identities: self.identities,
+            },
+            scratch: scratch.path(),
+            pass,
+            quick: self.quick,
+        };
+        checks.run(suite);
         match link {
             LinkKind::Packet if is_first && !self.quick => {
                 black_hole::run(suite, atlas, library);
@@ -358,27 +313,10 @@ impl Run<'_> {
             }
             _ => {}
         }
-        if link.has_xdp() && workers > 1 {
+        if link.has_xdp() && pass.workers > 1 {
             let label = format!("{} a client's segments change worker", setup.name());
             suite.run(&label, || strays::run(&setup, library));
         }
-        Ok(())
-    }
-
-    fn try_link(&self, suite: &mut Suite, setup: &Setup, with_huge: bool) -> Result<()> {
-        let scratch = scratch_directory("config")?;
-        let fixture = Fixture {
-            setup,
-            library: self.files,
-            identities: self.identities,
-        };
-        LinkChecks {
-            fixture,
-            scratch: scratch.path(),
-            with_huge: !self.quick && with_huge,
-            with_players: !self.quick,
-        }
-        .run(suite);
         Ok(())
     }
 }
@@ -388,8 +326,15 @@ struct LinkChecks<'a> {
     fixture: Fixture<'a>,
     /// Where configurations are.
     scratch: &'a Path,
-    with_huge: bool,
-    with_players: bool,
+    pass: Pass,
+    quick: bool,
+}
+
+impl LinkChecks<'_> {
+    /// What a link does to a gigabyte, it does to eight megabytes.
+    const fn has_huge(&self) -> bool {
+        self.pass.has_all && !self.quick
+    }
 }
 
 /// How the server of a group is configured.
@@ -412,111 +357,105 @@ struct Group {
     checks: fn(&mut Suite, &LinkChecks<'_>),
     settings: Settings,
     is_https: bool,
-    /// Whether nginx can pass, too.
-    is_for_nginx: bool,
+    /// Whether it depends on the link, or on the number of workers.
+    is_of_link: bool,
     /// What the server must have counted beside replies and reads.
     nonzero_counters: &'static [&'static str],
 }
 
-const GROUPS: [Group; 10] = [
-    Group {
-        name: "files",
-        checks: |suite, link| {
-            let Fixture { setup, library, .. } = link.fixture;
-            files::run(suite, setup, library, Access::Http, link.with_huge);
-        },
-        settings: Settings::ShortTimeouts,
-        is_https: false,
-        is_for_nginx: true,
-        nonzero_counters: &[],
+/// Of plain HTTP, and of TLS.
+const HTTP: Group = Group {
+    name: "files",
+    checks: |suite, link| {
+        let Fixture { setup, library, .. } = link.fixture;
+        files::run(suite, setup, library, Access::Http, link.has_huge());
     },
+    settings: Settings::ShortTimeouts,
+    is_https: false,
+    is_of_link: true,
+    nonzero_counters: &[],
+};
+const HTTPS: Group = Group {
+    name: "https",
+    checks: |suite, link| {
+        let fixture = link.fixture;
+        let (setup, library) = (fixture.setup, fixture.library);
+        files::run(suite, setup, library, fixture.access(), link.has_huge());
+        https::run_transfers(suite, fixture);
+    },
+    is_https: true,
+    nonzero_counters: &["tls_handshake_count", "record_seal_count"],
+    ..HTTP
+};
+
+const GROUPS: [Group; 11] = [
+    HTTP,
     Group {
         name: "loss",
         checks: |suite, link| files::run_lossy(suite, link.fixture.setup, Access::Http),
         settings: Settings::Ordinary,
-        is_https: false,
-        is_for_nginx: true,
         nonzero_counters: &["tcp_retransmit_segments"],
+        ..HTTP
     },
     Group {
         name: "tables",
         checks: |suite, link| {
             table::run(suite, link.fixture.setup, link.fixture.library);
-            if link.fixture.setup.is_atlas() {
-                table::run_by_the_rfc(suite, link.fixture.setup);
-            }
+            table::run_by_the_rfc(suite, link.fixture.setup);
         },
-        settings: Settings::ShortTimeouts,
-        is_https: false,
-        is_for_nginx: true,
-        nonzero_counters: &[],
+        is_of_link: false,
+        ..HTTP
     },
     Group {
         name: "refusals",
         checks: |suite, link| refusals::run(suite, link.fixture.setup),
-        settings: Settings::ShortTimeouts,
-        is_https: false,
-        is_for_nginx: false,
-        nonzero_counters: &[],
+        is_of_link: false,
+        ..HTTP
     },
     Group {
         name: "replies",
         checks: |suite, link| replies::run(suite, link.fixture.setup, link.fixture.library),
         settings: Settings::Replies,
-        is_https: false,
-        is_for_nginx: false,
-        nonzero_counters: &[],
+        is_of_link: false,
+        ..HTTP
     },
     Group {
         name: "trouble",
         checks: |suite, link| trouble::run(suite, link.fixture, Access::Http),
-        settings: Settings::ShortTimeouts,
-        is_https: false,
-        is_for_nginx: false,
         nonzero_counters: &["tcp_reset_count", "link_down_events"],
+        ..HTTP
     },
+    HTTPS,
     Group {
-        name: "https",
-        checks: |suite, link| {
-            let fixture = link.fixture;
-            let (setup, library) = (fixture.setup, fixture.library);
-            files::run(suite, setup, library, fixture.access(), link.with_huge);
-            https::run(suite, fixture, link.with_players);
-        },
-        settings: Settings::ShortTimeouts,
-        is_https: true,
-        is_for_nginx: true,
+        name: "https clients",
+        checks: |suite, link| https::run_clients(suite, link.fixture, !link.quick),
+        is_of_link: false,
         nonzero_counters: &[
-            "tls_handshake_count",
             "tls_resumed_count",
             "tls_handshake_refused_count",
             "tls_handshake_timeout_count",
-            "record_seal_count",
         ],
+        ..HTTPS
     },
     Group {
         name: "https loss",
         checks: |suite, link| files::run_lossy(suite, link.fixture.setup, link.fixture.access()),
         settings: Settings::Ordinary,
-        is_https: true,
-        is_for_nginx: true,
         nonzero_counters: &["tcp_retransmit_segments", "record_reseal_count"],
+        ..HTTPS
     },
     Group {
         name: "https trouble",
         checks: |suite, link| trouble::run(suite, link.fixture, link.fixture.access()),
-        settings: Settings::ShortTimeouts,
-        is_https: true,
-        is_for_nginx: false,
         nonzero_counters: &["record_seal_count", "tcp_reset_count", "link_down_events"],
+        ..HTTPS
     },
     Group {
         name: "https keys",
         checks: |suite, link| https::run_many_keys(suite, link.fixture),
         settings: Settings::ManyKeys,
-        is_https: true,
-        is_for_nginx: false,
         nonzero_counters: &["tls_key_update_count"],
+        ..HTTPS
     },
 ];
 
@@ -525,12 +464,9 @@ impl LinkChecks<'_> {
     fn run(&self, suite: &mut Suite) {
         let setup = self.fixture.setup;
         for group in &GROUPS {
-            if setup.is_atlas() || group.is_for_nginx {
+            if group.is_of_link || self.pass.has_all {
                 self.run_group(suite, group);
             }
-        }
-        if !setup.is_atlas() {
-            return;
         }
         for access in [Access::Http, self.fixture.access()] {
             let label = format!(
@@ -543,8 +479,10 @@ impl LinkChecks<'_> {
                 trouble::terminate(self.fixture, access, config.as_deref())
             });
         }
-        let label = format!("{} a download goes on at another server", setup.name());
-        suite.run(&label, || replies::resume_elsewhere(self.fixture));
+        if self.pass.has_all {
+            let label = format!("{} a download goes on at another server", setup.name());
+            suite.run(&label, || replies::resume_elsewhere(self.fixture));
+        }
         suite.run(&format!("{} idle uses no CPU", setup.name()), || {
             trouble::idle(setup, self.fixture.library)
         });
@@ -595,12 +533,6 @@ impl LinkChecks<'_> {
 /// Ends the server of a group: it must be alive, and have counted what it went through.
 fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Result<Outcome> {
     let stopped = server.stop()?;
-    if stopped.status.code() != Some(0) {
-        bail!("{}: {}", stopped.status, stopped.last_words());
-    }
-    if !setup.is_atlas() {
-        return Ok(Outcome::Passed);
-    }
     let lent: &[&str] = if setup.lends() {
         &["link_lent_frames"]
     } else {
@@ -624,49 +556,37 @@ fn ended_well(server: Server, setup: &Setup, nonzero_counters: &[&str]) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{LinkKind, NetnsOptions, Part};
+    use super::{LinkKind, NetnsOptions};
 
     #[test]
     fn what_is_named_is_tried_and_by_default_some_of_all() {
-        let count = |options: &NetnsOptions| {
-            let plan = options.plan();
-            plan.into_iter().map(|part| part.links.len()).sum::<usize>()
-        };
-        let usual = NetnsOptions::default();
-        assert_eq!(count(&usual), 9);
-        let lends = usual.plan().into_iter();
-        let lends: Vec<_> = lends.map(|part| (part.lends, part.mtu_bytes)).collect();
-        let expected = [(false, 1_500), (true, 1_500), (true, 1_500), (true, 9_000)];
-        assert_eq!(lends, expected);
-        let all = NetnsOptions {
-            all: true,
-            ..NetnsOptions::default()
-        };
-        assert_eq!(count(&all), 14);
-        let some = NetnsOptions {
+        let usual = NetnsOptions::default().passes();
+        assert_eq!(usual.len(), 9);
+        assert_eq!(usual.iter().filter(|pass| pass.lends).count(), 4);
+        assert_eq!(
+            usual.iter().filter(|pass| pass.mtu_bytes == 9_000).count(),
+            2
+        );
+        assert!(usual[0].has_all && usual[0].link == LinkKind::Packet);
+        let taps = NetnsOptions {
             workers: vec![2, 3],
             links: vec![LinkKind::Tap],
             ..NetnsOptions::default()
         };
-        let tap = |workers| Part {
-            workers,
-            links: vec![LinkKind::Tap],
-            lends: false,
-            mtu_bytes: 1_500,
-        };
-        assert_eq!(some.plan(), [tap(2), tap(3)]);
-        let lending = NetnsOptions {
-            lend: true,
+        let taps = taps.passes();
+        assert!(
+            taps.iter()
+                .all(|pass| pass.link == LinkKind::Tap && !pass.lends)
+        );
+        let of = |pass: &super::Pass| (pass.workers, pass.is_first, pass.has_all);
+        assert_eq!(
+            taps.iter().map(of).collect::<Vec<_>>(),
+            [(2, true, true), (3, false, false)]
+        );
+        let links = NetnsOptions {
+            links: vec![LinkKind::Xdp],
             ..NetnsOptions::default()
         };
-        assert_eq!(count(&lending), 9);
-        assert!(lending.plan().iter().all(|part| part.lends));
-        let jumbo = NetnsOptions {
-            mtu: Some(9_000),
-            workers: vec![1],
-            ..NetnsOptions::default()
-        };
-        assert_eq!(count(&jumbo), 3);
-        assert!(jumbo.plan().iter().all(|part| part.mtu_bytes == 9_000));
+        assert_eq!(links.passes().len(), 3, "with each number of workers");
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::files::{self, Library};
-use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
+use super::setup::{Family, LinkKind, Setup};
 use testbed::namespace::{Namespace, VethPair};
 use testbed::process::run as run_program;
 use testbed::suite::{Outcome, Suite};
@@ -80,14 +80,7 @@ fn exchange_all(atlas: &Path, library: &Library, has_timestamps: bool) -> Result
     if find_program("iptables").is_none() {
         return Ok(Outcome::Skipped("iptables is not installed".to_owned()));
     }
-    let subject = Subject::Atlas {
-        program: atlas.to_owned(),
-        workers: 1,
-        lends: false,
-        busy_poll_us: 0,
-        mtu_bytes: USUAL_MTU_BYTES,
-    };
-    let setup = Setup::new(LinkKind::Packet, &subject)?;
+    let setup = Setup::usual(LinkKind::Packet, atlas, 1)?;
     let clients = [81, 82].map(|net| join(setup.client(), net, has_timestamps));
     let [first, second] = clients;
     let clients = [first?, second?];

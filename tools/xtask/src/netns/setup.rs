@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -15,7 +14,7 @@ use testbed::server::Server;
 use testbed::undo::Undo;
 
 /// Port of Atlas on its own address.
-const PORT: u16 = 80;
+pub(super) const PORT: u16 = 80;
 
 /// Port of Atlas for HTTP over TLS.
 pub(crate) const HTTPS_PORT: u16 = 443;
@@ -100,20 +99,14 @@ impl Family {
 
 /// The server that is tried.
 #[derive(Clone, Debug)]
-pub(crate) enum Subject {
-    /// The binary at this path, with so many workers.
-    Atlas {
-        program: PathBuf,
-        workers: u32,
-        /// Whether slots are lent to the link, although on a veth the kernel copies them.
-        lends: bool,
-        /// Of the interfaces at both ends.
-        mtu_bytes: u32,
-        /// For how long a link that has XDP polls its device without work, microseconds; 0: not at all.
-        busy_poll_us: u32,
-    },
-    /// nginx behind the kernel's TCP: shows that a check passes where the answer is known.
-    Nginx,
+pub(crate) struct Subject {
+    /// Its binary.
+    pub(crate) program: PathBuf,
+    pub(crate) workers: u32,
+    /// Whether slots are lent to the link, although on a veth the kernel copies them.
+    pub(crate) lends: bool,
+    /// Of the interfaces at both ends.
+    pub(crate) mtu_bytes: u32,
 }
 
 /// Namespaces and how to start a server in them.
@@ -125,21 +118,33 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// A server with so many workers on the usual network.
+    pub(crate) fn usual(kind: LinkKind, program: &Path, workers: u32) -> Result<Self> {
+        Self::new(
+            kind,
+            Subject {
+                program: program.to_owned(),
+                workers,
+                lends: false,
+                mtu_bytes: USUAL_MTU_BYTES,
+            },
+        )
+    }
+
     /// Makes the namespaces. AF_XDP sockets need a queue for each worker.
-    pub(crate) fn new(kind: LinkKind, subject: &Subject) -> Result<Self> {
-        let wiring = match (kind, subject) {
-            (LinkKind::Tap, _) => Wiring::Tap(Namespace::new("t")?),
-            (kind, Subject::Atlas { workers, .. }) if kind.has_xdp() => {
-                Wiring::Veth(VethPair::with_queues(*workers)?)
-            }
+    pub(crate) fn new(kind: LinkKind, subject: Subject) -> Result<Self> {
+        let wiring = match kind {
+            LinkKind::Tap => Wiring::Tap(Namespace::new("t")?),
+            kind if kind.has_xdp() => Wiring::Veth(VethPair::with_queues(subject.workers)?),
             _ => Wiring::Veth(VethPair::new()?),
         };
+        let mtu_bytes = subject.mtu_bytes;
         let setup = Self {
             kind,
             wiring,
-            subject: subject.clone(),
+            subject,
         };
-        if let (Wiring::Veth(pair), Subject::Atlas { mtu_bytes, .. }) = (&setup.wiring, subject) {
+        if let Wiring::Veth(pair) = &setup.wiring {
             for (namespace, interface) in [
                 (&pair.server, VethPair::SERVER_INTERFACE),
                 (&pair.client, VethPair::CLIENT_INTERFACE),
@@ -154,13 +159,11 @@ impl Setup {
     /// if it is not the usual one.
     pub(crate) fn name(&self) -> String {
         let lent = if self.lends() { " with slots lent" } else { "" };
-        let mtu = match self.subject {
-            Subject::Atlas { mtu_bytes, .. } if mtu_bytes != USUAL_MTU_BYTES => {
-                format!(" at MTU {mtu_bytes}")
-            }
-            _ => String::new(),
+        let mtu = match self.subject.mtu_bytes {
+            USUAL_MTU_BYTES => String::new(),
+            other => format!(" at MTU {other}"),
         };
-        match (self.kind.name(), self.workers()) {
+        match (self.kind.name(), self.subject.workers) {
             (kind, 1) => format!("{kind}{lent}{mtu}"),
             (kind, workers) => format!("{kind}{lent}{mtu}, {workers} workers,"),
         }
@@ -168,7 +171,7 @@ impl Setup {
 
     /// Whether slots are lent to the link.
     pub(crate) fn lends(&self) -> bool {
-        matches!(self.subject, Subject::Atlas { lends: true, .. })
+        self.subject.lends
     }
 
     /// Whether it is a TAP.
@@ -180,13 +183,6 @@ impl Setup {
     /// hears of it only when something is sent, and AF_XDP while it lasts.
     pub(crate) fn is_told_of_down(&self) -> bool {
         self.kind == LinkKind::Packet
-    }
-
-    fn workers(&self) -> u32 {
-        match self.subject {
-            Subject::Atlas { workers, .. } => workers,
-            Subject::Nginx => 1,
-        }
     }
 
     /// Where clients run.
@@ -223,11 +219,6 @@ impl Setup {
         Ok(SocketAddr::new(family.address()?, HTTPS_PORT))
     }
 
-    /// Whether Atlas is tried here, and not what its answers are compared with.
-    pub(crate) fn is_atlas(&self) -> bool {
-        matches!(self.subject, Subject::Atlas { .. })
-    }
-
     /// Starts the server, on the port of TLS too if it has identities.
     pub(crate) fn start(
         &self,
@@ -235,37 +226,16 @@ impl Setup {
         config: Option<&Path>,
         identities: Option<&Identities>,
     ) -> Result<Server> {
-        match &self.subject {
-            Subject::Atlas { program, .. } => {
-                Server::atlas(&mut self.atlas_command(program, root, config, identities))
-            }
-            Subject::Nginx => self.start_nginx(root, config.is_some(), identities),
-        }
-    }
-
-    /// The command that starts this Atlas on this link.
-    pub(crate) fn atlas_command(
-        &self,
-        program: &Path,
-        root: &Path,
-        config: Option<&Path>,
-        identities: Option<&Identities>,
-    ) -> Command {
         let mut command = self.server().command("env");
-        command.arg(program).arg("serve").arg(root).arg("--link");
+        command.arg(&self.subject.program).arg("serve").arg(root);
+        command.arg("--link");
         command.arg(format!("{}:{}", self.kind.name(), self.interface()));
-        command.args(["--workers", &self.workers().to_string()]);
+        command.args(["--workers", &self.subject.workers.to_string()]);
         command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
         command.args(["--address", &format!("{}/64", VethPair::ATLAS_V6)]);
         command.args(["--http", &PORT.to_string()]);
         if self.lends() {
             command.args(["--zero-copy", "on"]);
-        }
-        if let Subject::Atlas { busy_poll_us, .. } = self.subject
-            && busy_poll_us > 0
-            && self.kind.has_xdp()
-        {
-            command.args(["--busy-poll", &busy_poll_us.to_string()]);
         }
         if let Some(identities) = identities {
             command.args(["--https", &HTTPS_PORT.to_string()]);
@@ -274,30 +244,7 @@ impl Setup {
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
-        command
-    }
-
-    /// Gives the kernel the addresses of Atlas and lets nginx listen there.
-    fn start_nginx(
-        &self,
-        root: &Path,
-        has_short_timeouts: bool,
-        identities: Option<&Identities>,
-    ) -> Result<Server> {
-        for address in [
-            format!("{}/24", VethPair::ATLAS_V4),
-            format!("{}/64", VethPair::ATLAS_V6),
-        ] {
-            let interface = self.interface();
-            self.server()
-                .ip(&format!("addr replace {address} dev {interface}"))?;
-        }
-        let address = SocketAddr::new("::".parse()?, PORT);
-        let config = NginxConfig::reference(root, address)?;
-        if let Some(identities) = identities {
-            config.add(&identities.nginx_directives(root, has_short_timeouts))?;
-        }
-        config.start(self.server(), None)
+        Server::atlas(&mut command)
     }
 
     /// A connection to Atlas.
@@ -325,4 +272,23 @@ impl Setup {
             Wiring::Tap(_) => TAP,
         }
     }
+}
+
+/// Starts Atlas in a namespace on a link there, as typed, on port 80.
+pub(super) fn serve(
+    atlas: &Path,
+    (namespace, root): (&Namespace, &Path),
+    link: &str,
+    options: &[&str],
+) -> Result<Server> {
+    let mut command = namespace.command("env");
+    command.arg(atlas).arg("serve").arg(root);
+    command.args(["--link", link, "--http", &PORT.to_string()]);
+    Server::atlas(command.args(options))
+}
+
+/// An address and a port.
+pub(super) fn at(address: &str, port: u16) -> Result<SocketAddr> {
+    let address: IpAddr = address.parse().context("an address")?;
+    Ok(SocketAddr::new(address, port))
 }

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketType, connect, shutdown, socket, sockopt}
 
 use super::files::{self, Library};
 use super::nat;
-use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
+use super::setup::{Family, LinkKind, Setup};
 use testbed::namespace::Namespace;
 use testbed::suite::{Outcome, Suite};
 
@@ -34,14 +34,7 @@ pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
 }
 
 fn fetch_into_each(atlas: &Path, library: &Library) -> Result<Outcome> {
-    let subject = Subject::Atlas {
-        program: atlas.to_owned(),
-        workers: 1,
-        lends: false,
-        busy_poll_us: 0,
-        mtu_bytes: USUAL_MTU_BYTES,
-    };
-    let setup = Setup::new(LinkKind::Packet, &subject)?;
+    let setup = Setup::usual(LinkKind::Packet, atlas, 1)?;
     let server = setup.start(library.root(), None, None)?;
     let (listener, reference) = nat::listen(setup.server())?;
     let bytes = usize::try_from(FILE_BYTES)?;

@@ -25,12 +25,6 @@ pub(crate) fn run(setup: &Setup, library: &Library) -> Result<Outcome> {
         client.read_checked(content, half, LARGE_BYTES - half)?;
     }
     let stopped = server.stop()?;
-    let status = stopped.status;
-    ensure!(
-        status.code() == Some(0),
-        "{status}: {}",
-        stopped.last_words()
-    );
     // The last client's segments were strays at the end, too: its close must have reached its worker.
     ensure!(
         !stopped.stderr.contains("grace time is over"),

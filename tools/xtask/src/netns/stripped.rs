@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::black_hole::join;
 use super::files::{self, Access, Library};
-use super::setup::{Family, LinkKind, Setup, Subject, USUAL_MTU_BYTES};
+use super::setup::{Family, LinkKind, Setup, USUAL_MTU_BYTES};
 use testbed::curl::Curl;
 use testbed::find_program;
 use testbed::namespace::Namespace;
@@ -43,14 +43,7 @@ fn through(atlas: &Path, library: &Library, choice: &str) -> Result<Outcome> {
     if find_program("iptables").is_none() {
         return Ok(Outcome::Skipped("iptables is not installed".to_owned()));
     }
-    let subject = Subject::Atlas {
-        program: atlas.to_owned(),
-        workers: 1,
-        lends: false,
-        busy_poll_us: 0,
-        mtu_bytes: USUAL_MTU_BYTES,
-    };
-    let setup = Setup::new(LinkKind::Packet, &subject)?;
+    let setup = Setup::usual(LinkKind::Packet, atlas, 1)?;
     let router = setup.client();
     let far = Namespace::new("far")?;
     join(router, &far, USUAL_MTU_BYTES)?;

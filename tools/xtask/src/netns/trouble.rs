@@ -250,18 +250,9 @@ pub(crate) fn terminate(
     let curl = begin(setup, access)?;
     server.signal(Signal::TERM)?;
     finish(curl)?;
-    let stopped = server.wait()?;
-    ensure!(
-        stopped.status.code() == Some(0),
-        "{}: {}",
-        stopped.status,
-        stopped.last_words()
-    );
-    ensure!(
-        stopped.counter("http_reply_count")? >= 1,
-        "the summary counts no reply: {}",
-        stopped.last_words()
-    );
+    let stopped = server.wait()?.succeeded()?;
+    let replies = stopped.counter("http_reply_count")?;
+    ensure!(replies >= 1, "the summary counts no reply");
     if setup.is_tap() {
         let left = setup.server().ip("-o link show")?;
         ensure!(
@@ -291,12 +282,5 @@ pub(crate) fn idle(setup: &Setup, library: &Library) -> Result<Outcome> {
         WATCH.as_secs()
     );
     drop(client);
-    let stopped = server.stop()?;
-    ensure!(
-        stopped.status.code() == Some(0),
-        "{}: {}",
-        stopped.status,
-        stopped.last_words()
-    );
-    Ok(Outcome::Passed)
+    server.stop().map(|_| Outcome::Passed)
 }

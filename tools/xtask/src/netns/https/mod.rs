@@ -2,7 +2,7 @@
 //! (BoringSSL).
 //!
 //! What they fetch is compared byte by byte; what they refuse, and how they are refused, by what
-//! they say. nginx passes the same checks, but for those of what only Atlas has.
+//! they say.
 
 mod handshakes;
 mod hostile;
@@ -16,7 +16,7 @@ use super::identities::Identities;
 use super::setup::{Family, Setup};
 use testbed::suite::{Outcome, Suite};
 
-pub(crate) use self::transfers::{KEY_RECORDS_MAX, run_many_keys};
+pub(crate) use self::transfers::{KEY_RECORDS_MAX, run as run_transfers, run_many_keys};
 
 /// The server under test, and what it serves.
 #[derive(Clone, Copy, Debug)]
@@ -53,9 +53,8 @@ impl<'a> Fixture<'a> {
     }
 }
 
-/// All checks that share a server, with or without players and a browser.
-pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>, with_players: bool) {
-    transfers::run(suite, fixture);
+/// Clients that handshake in their ways, with or without players and a browser.
+pub(crate) fn run_clients(suite: &mut Suite, fixture: Fixture<'_>, with_players: bool) {
     handshakes::run(suite, fixture);
     hostile::run(suite, fixture);
     if with_players {

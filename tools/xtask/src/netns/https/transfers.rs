@@ -75,7 +75,7 @@ impl TlsSuite {
 }
 
 /// All checks of this kind.
-pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
+pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
     for family in Family::BOTH {
         let label = fixture.label(&format!("{} ranges on one connection", family.name()));
         suite.run(&label, || ranges(fixture, family));
