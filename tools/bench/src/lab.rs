@@ -133,8 +133,7 @@ impl Lab {
         (total_bytes, object_bytes, copies): (u64, u64, u64),
         credentials: Credentials,
     ) -> Result<Self> {
-        let load_before = fs::read_to_string("/proc/loadavg").context("reading the load")?;
-        let load_before = load_before.trim().to_owned();
+        let load_before = load()?;
         let mut undo = Undo::default();
         let wire = Namespace::new("w")?;
         allow_cubic(&mut undo)?;
@@ -268,10 +267,11 @@ impl Lab {
 
     /// What a report says of the machine and of what ran on it.
     pub(crate) fn environment(&self, contenders: &[Contender]) -> Result<Vec<(String, String)>> {
+        let atlas = contenders.iter().find_map(|contender| match contender {
+            Contender::Atlas(binary) => Some(&**binary),
+            _ => None,
+        });
         let mut environment = vec![
-            ("commit", commit()),
-            ("kernel", text_of(Command::new("uname").arg("-sr"))),
-            ("processor", processor()?),
             (
                 "cores",
                 format!("server {SERVER_CORE}, client and disk {CLIENT_CORE}"),
@@ -280,15 +280,7 @@ impl Lab {
                 "network",
                 "a TAP, see bench/README.md; kernel TCP cubic".to_owned(),
             ),
-            ("load before", self.load_before.clone()),
         ];
-        let atlas = contenders.iter().find_map(|contender| match contender {
-            Contender::Atlas(binary) => Some(binary),
-            _ => None,
-        });
-        if let Some(binary) = atlas {
-            environment.push(("atlas", text_of(Command::new(binary).arg("--version"))));
-        }
         if let Some(nginx) = nginx_program() {
             // nginx prints its version, and what OpenSSL it has, to stderr.
             let version = output(Command::new(nginx).arg("-V"), Duration::from_secs(10))?;
@@ -313,10 +305,13 @@ impl Lab {
         if self.traffic_server.is_some() {
             environment.push((TrafficServer::NAME, TrafficServer::version()));
         }
-        Ok(environment
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect())
+        let mut all = machine(&self.load_before, atlas)?;
+        all.extend(
+            environment
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        Ok(all)
     }
 }
 
@@ -338,10 +333,16 @@ fn commit() -> String {
     git(&["rev-parse", "--short=12", "HEAD"]) + changed
 }
 
-/// What a report says of the machine where no core is set apart for anybody.
-pub(crate) fn machine(atlas: &Path) -> Result<Vec<(String, String)>> {
+/// The machine's load averages.
+pub(crate) fn load() -> Result<String> {
     let load = fs::read_to_string("/proc/loadavg").context("reading the load")?;
+    Ok(load.trim().to_owned())
+}
+
+/// What every report says of the machine, and of the Atlas that ran on it.
+pub(crate) fn machine(load_before: &str, atlas: Option<&Path>) -> Result<Vec<(String, String)>> {
     let cores = std::thread::available_parallelism()?.get();
+    let version = |atlas| text_of(Command::new(atlas).arg("--version"));
     let machine = [
         (
             "date",
@@ -350,10 +351,10 @@ pub(crate) fn machine(atlas: &Path) -> Result<Vec<(String, String)>> {
         ("commit", commit()),
         ("kernel", text_of(Command::new("uname").arg("-sr"))),
         ("processor", format!("{}, {cores} cores", processor()?)),
-        ("load before", load.trim().to_owned()),
-        ("atlas", text_of(Command::new(atlas).arg("--version"))),
+        ("load before", load_before.to_owned()),
+        ("atlas", atlas.map_or_else(String::new, version)),
     ];
-    let machine = machine.into_iter();
+    let machine = machine.into_iter().filter(|(_, value)| !value.is_empty());
     Ok(machine
         .map(|(name, value)| (name.to_owned(), value))
         .collect())

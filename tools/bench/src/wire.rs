@@ -33,21 +33,6 @@ const COMPARED_ONE_IN: u32 = 8;
 /// Length of a window, seconds, if five median replies take no longer.
 pub(crate) const WINDOW_SECONDS: u32 = 4;
 
-/// Longest window, seconds: five median replies of the slowest.
-const WINDOW_SECONDS_MAX: u32 = 40;
-
-/// Least time between two interrupts of a NIC that receives, microseconds: the default of Intel's drivers.
-const MODERATION_US: &str = "50";
-
-/// Longest time until all connections stand, seconds: 50,000 handshakes of a millisecond or two.
-const CONNECT_SECONDS_MAX: u32 = 120;
-
-/// Longest warm-up, seconds.
-const WARM_UP_SECONDS_MAX: u32 = 40;
-
-/// What it is longer than the period of paced viewers, seconds.
-const WARM_UP_REPLY_SECONDS: u32 = 10;
-
 /// A TAP that stays when its clients have ended, so that the server's end is in order; deleted when
 /// dropped.
 pub(crate) struct Tap<'a>(&'a Namespace);
@@ -159,20 +144,11 @@ impl Run<'_> {
         option("--compare-one-in", &COMPARED_ONE_IN.to_string());
         option("--expect-bytes", &self.object_bytes.to_string());
         option("--seed", &self.seed.to_string());
-        option("--moderation-us", MODERATION_US);
         option("--mtu", &self.mtu.to_string());
         option(
             "--seconds",
             &WINDOW_SECONDS.max(cell.every_seconds).to_string(),
         );
-        option(
-            "--seconds-max",
-            &WINDOW_SECONDS_MAX.max(cell.every_seconds).to_string(),
-        );
-        option("--connect-max", &CONNECT_SECONDS_MAX.to_string());
-        // The last viewer asks when a period is over.
-        let warm_up = WARM_UP_SECONDS_MAX.max(cell.every_seconds + WARM_UP_REPLY_SECONDS);
-        option("--warm-up-max", &warm_up.to_string());
         if cell.is_distant {
             option("--rtt", "10-40");
         }

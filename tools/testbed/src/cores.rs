@@ -9,7 +9,7 @@
 //! Bounded by: a hundredth of a second, the kernel's own unit.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -87,29 +87,6 @@ impl CoreTime {
     }
 }
 
-/// Time in which any core of the machine was busy, since boot: all cores' times added.
-///
-/// # Errors
-/// `/proc/stat` or `/proc/uptime` cannot be read.
-pub fn all_busy() -> Result<Duration> {
-    let stat = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-    let uptime = fs::read_to_string("/proc/uptime").context("reading /proc/uptime")?;
-    let busy = busy_seconds(&stat, &uptime);
-    let busy = busy.context("/proc/stat or /proc/uptime is not what it should be")?;
-    Ok(Duration::from_secs_f64(busy))
-}
-
-/// Seconds in which cores were neither idle nor taken by the hypervisor, from the texts of `/proc/stat` and
-/// `/proc/uptime`; `None` if they are none.
-fn busy_seconds(stat: &str, uptime: &str) -> Option<f64> {
-    let is_core = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
-    let cores = u64::try_from(stat.lines().filter(is_core).count()).ok()?;
-    let passed: f64 = uptime.split_whitespace().next()?.parse().ok()?;
-    let (idle, steal) = not_busy_ticks(stat, "cpu")?;
-    let not_busy = float(idle + steal) / TICKS_PER_SECOND;
-    Some((passed * float(cores) - not_busy).max(0.0))
-}
-
 /// Ticks of a line of `/proc/stat` in which a core was idle or waited for a disk, and in which the hypervisor
 /// had it: proc_stat(5).
 fn not_busy_ticks(stat: &str, name: &str) -> Option<(u64, u64)> {
@@ -130,6 +107,8 @@ const fn float(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const STAT: &str = "cpu  9 9 9 9 9 9 9 9 9 9\n\
@@ -168,17 +147,5 @@ mod tests {
         assert_eq!(CoreTime::now(&[]).expect("nothing").len(), 0);
         assert_eq!(CoreTime::now(&[0]).expect("the first").len(), 1);
         assert!(CoreTime::now(&[usize::MAX]).is_err());
-    }
-
-    #[test]
-    fn what_cores_wait_is_not_busy() {
-        let text = "cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 0\n";
-        let busy = |text, uptime| busy_seconds(text, uptime);
-        assert_eq!(busy(text, "36.00 9.9\n"), Some(2.0));
-        assert_eq!(busy(text, "35.00 9.9\n"), Some(0.0));
-        assert_eq!(busy(text, "34.00 9.9\n"), Some(0.0));
-        assert_eq!(busy(text, ""), None);
-        assert_eq!(busy("cpu  1 2 4\n", "36.00"), None);
-        assert_eq!(busy("", "36.00"), None);
     }
 }

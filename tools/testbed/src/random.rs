@@ -3,8 +3,6 @@
 //!
 //! It refuses nothing, and is no source of secrets. Bounded by: one word.
 
-use std::time::Duration;
-
 /// The increment of SplitMix64.
 const INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -39,12 +37,6 @@ impl Random {
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next()) * u128::from(bound);
         u64::try_from(wide >> 64).unwrap_or(0)
-    }
-
-    /// A moment between nothing and `most`.
-    pub fn up_to(&mut self, most: Duration) -> Duration {
-        let nanoseconds = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(self.below(nanoseconds.max(1)))
     }
 
     /// Puts items in random order (Fisher and Yates).
@@ -87,7 +79,6 @@ mod tests {
             seen[usize::try_from(random.below(3)).expect("small")] = true;
         }
         assert_eq!(seen, [true; 3]);
-        assert_eq!(random.up_to(Duration::ZERO), Duration::ZERO);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use testbed::content::OBJECT_SEED;
 
 use crate::client::TlsClient;
 use crate::filter::WholeShare;
-use crate::frame::{Addresses, PORTS};
+use crate::frame::Addresses;
 use crate::paths::{Paths, list};
 use crate::samples::Reference;
 use crate::schedule::Distances;
@@ -60,10 +60,6 @@ pub struct WireArgs {
     /// An address for the kernel's end of the TAP, for servers that use the kernel's TCP
     #[arg(long, value_name = "CIDR")]
     pub host_address: Vec<String>,
-    /// The first client's address: 16,384 connections each, and as many sampled ones. Without it
-    /// the server's plus 4,096
-    #[arg(long, value_name = "ADDRESS")]
-    pub client_address: Option<IpAddr>,
     /// Connections of which headers are seen only
     #[arg(short, long, value_name = "N", default_value_t = 64)]
     pub connections: u32,
@@ -91,9 +87,6 @@ pub struct WireArgs {
     /// Ends when each path was asked for so often
     #[arg(long, value_name = "N")]
     pub passes: Option<u64>,
-    /// Goes on after --seconds until five median replies fit the window, up to so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub seconds_max: u64,
     /// Leaves at least so many seconds after all may ask out of all figures
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub warm_up: u64,
@@ -103,23 +96,9 @@ pub struct WireArgs {
     /// and so many bytes of bodies; 1,000,000, or 0 with --passes
     #[arg(long, value_name = "BYTES")]
     pub warm_up_bytes: Option<u64>,
-    /// Longest warm-up: the report says how many connections were warm
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub warm_up_max: u64,
     /// Longest wait for anything: a connection more that stands, a byte more
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
-    /// Connections opened a second, and connections that begin to ask a second once all stand
-    #[arg(long, value_name = "N", default_value_t = 20_000,
-          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    pub connect_rate: u32,
-    /// Connections being opened at once
-    #[arg(long, value_name = "N", default_value_t = 256,
-          value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub connect_at_once: u32,
-    /// Longest time until all connections stand
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    pub connect_max: u64,
     /// Each connection asks every so many seconds, as a player does; else when it has its reply
     #[arg(long, value_name = "SECONDS", value_parser = parse_every)]
     pub every: Option<Duration>,
@@ -152,9 +131,6 @@ pub struct WireArgs {
     /// Packets of the server lost, in a million
     #[arg(long, value_name = "PPM", default_value_t = 0)]
     pub loss: u32,
-    /// Least time between two bursts of frames to the server, as by a NIC's interrupt moderation
-    #[arg(long, value_name = "US", default_value_t = 20)]
-    pub moderation_us: u64,
     /// Decides the order of paths, distances, losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -201,32 +177,22 @@ impl WireArgs {
     /// Who talks to whom.
     pub(crate) fn addresses(&self) -> Result<Addresses> {
         let server = self.server.ip();
-        let client = self.client_address.unwrap_or(match server {
+        let client = match server {
             IpAddr::V4(it) => IpAddr::V4((it.to_bits().wrapping_add(4096)).into()),
             IpAddr::V6(it) => IpAddr::V6((it.to_bits().wrapping_add(4096)).into()),
-        });
-        ensure!(
-            client.is_ipv4() == server.is_ipv4(),
-            "--client-address and --server are of two families"
-        );
+        };
         let total = u64::from(self.connections) + u64::from(self.sample);
         ensure!(
             (1..=u64::from(CONNECTIONS_MAX)).contains(&total),
             "1 to {CONNECTIONS_MAX} connections, sampled ones included"
         );
-        let addresses = Addresses {
+        Ok(Addresses {
             server,
             port: self.server.port(),
             client,
             unsampled: self.connections + self.visits.map_or(0, |_| AT_ONCE),
             sampled: self.sample,
-        };
-        ensure!(
-            !addresses.is_client(server),
-            "the server's address is among the clients' ({} from {client}, {PORTS} connections each)",
-            addresses.clients()
-        );
-        Ok(addresses)
+        })
     }
 
     /// What is asked.

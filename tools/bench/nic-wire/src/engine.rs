@@ -38,6 +38,23 @@ use crate::world::Around;
 /// Frames received, and segments sent, in one round.
 const BATCH_FRAMES: usize = 256;
 
+/// Connections opened, or beginning to ask, a second, and opened at once.
+const CONNECT_RATE: u32 = 20_000;
+const CONNECT_AT_ONCE: u32 = 256;
+
+/// Longest time until all connections stand: 50,000 handshakes of a millisecond or two.
+const CONNECT_MAX: Duration = Duration::from_secs(120);
+
+/// Longest warm-up, beside the period of paced requests.
+const WARM_UP_MAX: Duration = Duration::from_secs(40);
+
+/// Longest window, unless more was asked for: five median replies of the slowest.
+const WINDOW_MAX: Duration = Duration::from_secs(40);
+
+/// Least time between two bursts of frames to the server, as by a NIC's interrupt moderation: the default of Intel's
+/// drivers.
+const MODERATION: Duration = Duration::from_micros(50);
+
 /// How far opening connections may be behind its rate to catch up.
 const CONNECT_CATCH_UP: Duration = Duration::from_millis(10);
 
@@ -72,22 +89,15 @@ pub(crate) struct Plan {
     pub(crate) distances: Distances,
     /// Bytes of the largest IP packet.
     pub(crate) mtu: u16,
-    pub(crate) moderation: Duration,
-    /// Least and longest warm-up, and what ends it in between.
+    /// Least warm-up, and what ends it behind that.
     pub(crate) warm_up: Duration,
-    pub(crate) warm_up_max: Duration,
     pub(crate) warm_up_work: Work,
-    /// The window, and how long it may become for five median replies to fit.
+    /// The window, which may become longer for five median replies to fit.
     pub(crate) window: Duration,
-    pub(crate) window_max: Duration,
     /// The distance of a connection's requests, if they are paced.
     pub(crate) every: Option<Duration>,
     /// Visitors a second.
     pub(crate) visits_per_second: Option<u32>,
-    /// Connections opened, or beginning to ask, a second.
-    pub(crate) connect_rate: u32,
-    pub(crate) connect_at_once: u32,
-    pub(crate) connect_max: Duration,
     pub(crate) patience: Duration,
     pub(crate) seed: u64,
     pub(crate) tls: Option<TlsClient>,
@@ -163,7 +173,7 @@ impl Engine {
         Ok(Self {
             dropped_before: tap.dropped_frames()?,
             tap,
-            rate: Rate::new(plan.connect_rate, CONNECT_CATCH_UP),
+            rate: Rate::new(CONNECT_RATE, CONNECT_CATCH_UP),
             around: Around {
                 pace: Pace::new(plan.every, visitors),
                 tallies: Tallies::new(
@@ -245,7 +255,7 @@ impl Engine {
             Phase::WarmUp(since) => {
                 let elapsed = now.since(*since);
                 let plan = &self.around.plan;
-                let is_warm = elapsed >= plan.warm_up_max
+                let is_warm = elapsed >= WARM_UP_MAX + self.around.pace.idle_max()
                     || (elapsed >= plan.warm_up && self.cold_connections() == 0);
                 if is_warm {
                     self.begin_warm_window(elapsed);
@@ -304,7 +314,7 @@ impl Engine {
         let plan = &self.around.plan;
         let median = self.around.whole.median();
         let fits = || median.is_some_and(|median| elapsed >= median * WINDOW_REPLIES);
-        elapsed >= plan.window_max || (elapsed >= plan.window && fits())
+        elapsed >= WINDOW_MAX.max(plan.window) || (elapsed >= plan.window && fits())
     }
 
     /// Lets those connections begin to ask whose time it is; whether all may ask.
@@ -356,7 +366,7 @@ impl Engine {
         let is_late = matches!(self.phase, Phase::Connecting)
             && self
                 .connect_began
-                .is_some_and(|at| now.since(at) > plan.connect_max);
+                .is_some_and(|at| now.since(at) > CONNECT_MAX);
         let silence = plan.patience + self.around.pace.idle_max();
         if is_late || now.since(self.progress_at) > silence {
             self.give_up()?;
@@ -538,8 +548,7 @@ impl Engine {
     /// Opens connections, those that the server has closed first.
     fn connect(&mut self, now: Instant) {
         let total = u32::try_from(self.connections.len()).unwrap_or(u32::MAX);
-        let at_once = self.around.plan.connect_at_once;
-        while self.connecting < at_once
+        while self.connecting < CONNECT_AT_ONCE
             && (self.opened < total || !self.around.reopen.is_empty())
             && self.rate.take(now)
         {
@@ -593,7 +602,7 @@ impl Engine {
             count += 1;
         }
         if count > 0 {
-            self.burst_at = now + self.around.plan.moderation;
+            self.burst_at = now + MODERATION;
         }
         Ok(count)
     }

@@ -57,11 +57,7 @@ impl Paths {
             requests.push(request);
         }
         let mut order: Vec<u32> = (0..u32::try_from(count)?).collect();
-        let mut random = Random::new(seed);
-        for index in (1..count).rev() {
-            let other = usize::try_from(random.below(index as u64 + 1))?;
-            order.swap(index, other);
-        }
+        Random::new(seed).shuffle(&mut order);
         Ok(Self {
             requests,
             path_ends,

@@ -58,24 +58,8 @@ const RESULTS: &str = "bench/results/files.jsonl";
 /// Options of `bench figures`.
 #[derive(Args, Clone, Debug)]
 pub struct FiguresOptions {
-    /// 64 and 1,000 connections, one round: minutes instead of more than an hour
-    #[arg(long)]
-    quick: bool,
-    /// So many rounds of everything (default: 6 of what is quoted, 2 of the rest; with --quick 1)
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// So many rounds of what is not quoted
-    #[arg(long, conflicts_with = "rounds")]
-    rounds_of_rest: Option<usize>,
-    /// Only these numbers of connections, comma-separated
-    #[arg(long, value_delimiter = ',')]
-    connections: Vec<u32>,
-    /// Only these servers, comma-separated
-    #[arg(long, value_delimiter = ',')]
-    servers: Vec<String>,
-    /// Only points whose text has all these words, comma-separated, such as TLS or cold
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<String>,
+    #[command(flatten)]
+    wanted: Restriction,
     /// Says what would be measured, and how long it would take
     #[arg(long)]
     list: bool,
@@ -120,14 +104,7 @@ impl FiguresOptions {
     }
 
     fn plan(&self) -> Result<Plan> {
-        let mut plan = Plan::new(&Restriction {
-            is_quick: self.quick,
-            rounds: self.rounds,
-            rounds_of_rest: self.rounds_of_rest,
-            connections: self.connections.clone(),
-            servers: self.servers.clone(),
-            words: self.only.clone(),
-        })?;
+        let mut plan = Plan::new(&self.wanted)?;
         for point in &mut plan.points {
             if self.baseline.is_some() {
                 point.servers.push(Contender::ATLAS_BASELINE);
@@ -175,7 +152,7 @@ pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
     let contenders = contenders(options, &plan, &binaries)?;
     let directory = scratch_directory("figures")?;
     let descriptors = raise_descriptors();
-    let distinct = if options.quick {
+    let distinct = if options.wanted.is_quick {
         DISTINCT_BYTES / 2
     } else {
         DISTINCT_BYTES

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use clap::Args;
 use testbed::random::Random;
 
 use super::cell::Cell;
@@ -94,20 +95,23 @@ const TURN_TIME: Duration = Duration::from_secs(3);
 const CONNECTIONS_A_SECOND: u32 = 250;
 
 /// What restricts a plan.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Restriction {
-    /// 64 and 1,000 connections, one round.
+    /// 64 and 1,000 connections, one round: minutes instead of more than an hour
+    #[arg(long = "quick")]
     pub(crate) is_quick: bool,
-    /// So many rounds of everything.
-    pub(crate) rounds: Option<usize>,
-    /// So many rounds of what is not quoted.
-    pub(crate) rounds_of_rest: Option<usize>,
-    /// Only these numbers of connections.
-    pub(crate) connections: Vec<u32>,
-    /// Only these servers.
-    pub(crate) servers: Vec<String>,
-    /// Only points whose text has all these words.
-    pub(crate) words: Vec<String>,
+    /// So many rounds of everything (default: 6 of what is quoted, 2 of the rest; with --quick 1)
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only these numbers of connections, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    connections: Vec<u32>,
+    /// Only these servers, comma-separated
+    #[arg(long, value_delimiter = ',')]
+    servers: Vec<String>,
+    /// Only points whose text has all these words, comma-separated, such as TLS or cold
+    #[arg(long = "only", value_delimiter = ',')]
+    words: Vec<String>,
 }
 
 /// One point and who is measured there.
@@ -161,11 +165,7 @@ impl Plan {
             .into_iter()
             .filter(is_wanted)
             .map(|point| Point {
-                rounds: match (restriction.rounds, restriction.rounds_of_rest) {
-                    (Some(rounds), _) => rounds,
-                    (None, Some(rounds)) if point.rounds == ROUNDS => rounds,
-                    (None, _) => point.rounds,
-                },
+                rounds: restriction.rounds.unwrap_or(point.rounds),
                 servers: point
                     .servers
                     .into_iter()
@@ -209,10 +209,7 @@ impl Plan {
             })
             .collect();
         let mut random = Random::new(seed.wrapping_add(round as u64));
-        for index in (1..all.len()).rev() {
-            let other = random.below(index as u64 + 1);
-            all.swap(index, usize::try_from(other).unwrap_or(index));
-        }
+        random.shuffle(&mut all);
         all
     }
 
@@ -373,16 +370,6 @@ mod tests {
         assert_eq!(plan.points[0].cell, Cell::cold(true, 64));
         assert_eq!(plan.points[0].servers, [ATLAS, "h2o"]);
         assert_eq!(plan.rounds(), 5);
-        let plan = of(Restriction {
-            rounds_of_rest: Some(1),
-            ..Restriction::default()
-        })
-        .unwrap();
-        assert!(
-            plan.points
-                .iter()
-                .all(|it| [1, ROUNDS_QUOTED].contains(&it.rounds))
-        );
         let unknown = vec!["apache".to_owned()];
         let error = of(Restriction {
             servers: unknown,

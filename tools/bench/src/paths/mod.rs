@@ -27,7 +27,7 @@ use clap::Args;
 use self::plan::{Restriction, Task};
 use self::results::{Outcome, Results, Run};
 use self::run::Runner;
-use crate::lab::{command_line, machine};
+use crate::lab::{command_line, load, machine};
 use crate::stored::{Environment, Writer};
 use testbed::program::Program;
 use testbed::{interrupt, packages};
@@ -38,24 +38,8 @@ const REPEATS_MAX: u32 = 3;
 /// Options of `bench paths`.
 #[derive(Args, Clone, Debug)]
 pub struct PathsOptions {
-    /// One round of shorter runs: minutes instead of most of an hour
-    #[arg(long)]
-    quick: bool,
-    /// Only the matrix (one connection) or only fairness (two)
-    #[arg(long, value_enum)]
-    only: Option<plan::Part>,
-    /// Only these round-trip times, milliseconds, comma-separated
-    #[arg(long, value_delimiter = ',')]
-    rtt: Vec<u64>,
-    /// Only these rates of loss, percent, comma-separated
-    #[arg(long, value_delimiter = ',')]
-    loss: Vec<String>,
-    /// Only these buffers, bandwidth times delay, comma-separated
-    #[arg(long, value_delimiter = ',')]
-    buffer: Vec<String>,
-    /// Only these senders, comma-separated, such as atlas-cubic
-    #[arg(long, value_delimiter = ',')]
-    senders: Vec<String>,
+    #[command(flatten)]
+    wanted: Restriction,
     /// So many rounds (default: 3; with --quick 1)
     #[arg(long)]
     rounds: Option<u64>,
@@ -88,17 +72,6 @@ impl PathsOptions {
     pub(crate) fn only_reads(&self) -> bool {
         self.list || !self.stored.is_empty()
     }
-
-    fn restriction(&self) -> Restriction {
-        Restriction {
-            is_quick: self.quick,
-            part: self.only,
-            rtt_millis: self.rtt.clone(),
-            losses: self.loss.clone(),
-            buffers: self.buffer.clone(),
-            senders: self.senders.clone(),
-        }
-    }
 }
 
 /// Runs the bench, or shows what there is.
@@ -119,11 +92,13 @@ pub(crate) fn run_command(options: &PathsOptions) -> Result<()> {
 }
 
 fn rounds(options: &PathsOptions) -> u64 {
-    options.rounds.unwrap_or(if options.quick { 1 } else { 3 })
+    options
+        .rounds
+        .unwrap_or(if options.wanted.is_quick { 1 } else { 3 })
 }
 
 fn list(options: &PathsOptions) -> Result<()> {
-    let tasks = plan::tasks(&options.restriction(), 0, 0)?;
+    let tasks = plan::tasks(&options.wanted, 0, 0)?;
     for task in &tasks {
         println!("{task}, {} s", task.seconds);
     }
@@ -140,19 +115,19 @@ fn measure(options: &PathsOptions) -> Result<Results> {
     let seed = options.seed.map_or_else(seed_of_the_time, Ok)?;
     let mut tasks = VecDeque::new();
     for round in 1..=rounds(options) {
-        tasks.extend(plan::tasks(&options.restriction(), round, seed)?);
+        tasks.extend(plan::tasks(&options.wanted, round, seed)?);
     }
     ensure!(
         !tasks.is_empty(),
         "there is nothing of that kind to measure"
     );
-    let environment = Environment::new(command_line(), seed, machine(&atlas)?);
+    let environment = Environment::new(command_line(), seed, machine(&load()?, Some(&atlas))?);
     let mut writer = match &options.json {
         Some(file) => Some(Writer::create(file, &environment)?),
         None => None,
     };
     let runner = Runner::new(&atlas)?;
-    let (total, start, busy_before) = (tasks.len(), Instant::now(), run::busy_seconds()?);
+    let (total, start) = (tasks.len(), Instant::now());
     let mut runs = Vec::new();
     let queue = Mutex::new(tasks);
     std::thread::scope(|scope| {
@@ -172,12 +147,7 @@ fn measure(options: &PathsOptions) -> Result<Results> {
         anyhow::Ok(())
     })?;
     interrupt::check()?;
-    let cores = std::thread::available_parallelism()?.get();
-    eprintln!(
-        "{:.0} s; processors busy: {:.2} of {cores}",
-        start.elapsed().as_secs_f64(),
-        (run::busy_seconds()? - busy_before) / start.elapsed().as_secs_f64()
-    );
+    eprintln!("{} s", start.elapsed().as_secs());
     Ok(Results { environment, runs })
 }
 

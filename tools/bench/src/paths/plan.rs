@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use bottleneck::{Disorder, LegPlan, PathPlan};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use tcp::congestion::CongestionControl;
 use testbed::random::Random;
@@ -163,13 +163,25 @@ impl fmt::Display for Task {
 }
 
 /// What of the plan is wanted; an empty list: all.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Restriction {
+    /// One round of shorter runs: minutes instead of most of an hour
+    #[arg(long = "quick")]
     pub(crate) is_quick: bool,
+    /// Only the matrix (one connection) or only fairness (two)
+    #[arg(long = "only", value_enum)]
     pub(crate) part: Option<Part>,
+    /// Only these round-trip times, milliseconds, comma-separated
+    #[arg(long = "rtt", value_delimiter = ',')]
     pub(crate) rtt_millis: Vec<u64>,
+    /// Only these rates of loss, percent, comma-separated
+    #[arg(long = "loss", value_delimiter = ',')]
     pub(crate) losses: Vec<String>,
+    /// Only these buffers, bandwidth times delay, comma-separated
+    #[arg(long = "buffer", value_delimiter = ',')]
     pub(crate) buffers: Vec<String>,
+    /// Only these senders, comma-separated, such as atlas-cubic
+    #[arg(long, value_delimiter = ',')]
     pub(crate) senders: Vec<String>,
 }
 
@@ -301,16 +313,8 @@ pub(crate) fn tasks(wanted: &Restriction, round: u64, seed: u64) -> Result<Vec<T
             seed: losses,
         }));
     }
-    shuffle(&mut tasks, &mut random);
+    random.shuffle(&mut tasks);
     Ok(tasks)
-}
-
-/// Fisher and Yates.
-fn shuffle<T>(items: &mut [T], random: &mut Random) {
-    for end in (1..items.len()).rev() {
-        let other = random.below(end as u64 + 1);
-        items.swap(end, usize::try_from(other).unwrap_or(end));
-    }
 }
 
 #[cfg(test)]

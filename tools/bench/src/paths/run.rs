@@ -159,11 +159,6 @@ fn set_up_tcp(namespace: &Namespace) -> Result<()> {
     namespace.set("ipv4/tcp_no_metrics_save", "1")
 }
 
-/// Seconds that all processors were busy since the machine started.
-pub(crate) fn busy_seconds() -> Result<f64> {
-    Ok(testbed::cores::all_busy()?.as_secs_f64())
-}
-
 impl Flow {
     /// What a client got, and what the middlebox saw of its connection.
     fn new(
