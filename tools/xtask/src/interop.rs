@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 
-use crate::rights::run_through_sudo;
+use crate::rights;
 use interop::client::{Client, Kind};
 use interop::run;
 use interop::scenario::SCENARIOS;
-use testbed::namespace::Namespace;
 use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
-use testbed::{find_program, interrupt, is_root, scratch_directory};
+use testbed::{interrupt, scratch_directory};
 
 /// Options of `interop`.
 #[derive(Args, Clone, Debug, Default)]
@@ -40,54 +39,37 @@ pub(crate) fn run_command(options: &InteropOptions) -> Result<()> {
 /// Runs all of it into a suite, through sudo if this process may not make namespaces itself.
 pub(crate) fn run_with_rights(suite: &mut Suite) {
     let options = InteropOptions::default();
-    if is_root() || find_program("sudo").is_none() {
-        return run_here(suite, &options);
-    }
-    // Programs are built as the user we are.
-    let clients = find_clients(suite, &options);
-    let arguments = || {
-        let atlas = Program::Atlas.find(None)?;
+    let here = |suite: &mut Suite| run_here(suite, &options);
+    rights::run(suite, "interop", here, |suite| {
+        // Programs are built as the user we are.
+        let clients = find_clients(suite, &options);
         let mut arguments = vec!["interop".into(), "--is-built".into()];
-        arguments.extend(["--atlas".into(), atlas.into_os_string()]);
+        arguments.extend([
+            "--atlas".into(),
+            Program::Atlas.find(None)?.into_os_string(),
+        ]);
         for client in &clients {
             arguments.extend(["--client".into(), client.kind.name().into()]);
         }
         Ok(arguments)
-    };
-    let result = arguments().and_then(|it| run_through_sudo(suite, &it));
-    if let Err(error) = result {
-        suite.fail("interop", &format!("{error:#}"));
-    }
+    });
 }
 
 fn run_here(suite: &mut Suite, options: &InteropOptions) {
     if interrupt::is_set() {
         return suite.skip("interop", "interrupted");
     }
-    if let Err(reason) = can_run() {
+    let needs_tun = || match Path::new("/dev/net/tun").exists() {
+        true => Ok(()),
+        false => Err("no /dev/net/tun".to_owned()),
+    };
+    if let Err(reason) = rights::can_make_namespaces(&["ip"]).and_then(|()| needs_tun()) {
         return suite.skip("interop", &reason);
     }
     let clients = find_clients(suite, options);
     if let Err(error) = run_clients(suite, options, &clients) {
         suite.fail("interop", &format!("{error:#}"));
     }
-}
-
-/// What must be there for any of it.
-fn can_run() -> std::result::Result<(), String> {
-    if !is_root() {
-        return Err("making network namespaces needs root".to_owned());
-    }
-    if find_program("ip").is_none() {
-        return Err("ip is not installed".to_owned());
-    }
-    if !Path::new("/dev/net/tun").exists() {
-        return Err("no /dev/net/tun".to_owned());
-    }
-    // Root of a container may still not be allowed to.
-    Namespace::new("try")
-        .map(drop)
-        .map_err(|error| format!("no network namespaces: {error:#}"))
 }
 
 /// The clients that are wanted and can be had; of the others the suite is told why not.

@@ -20,7 +20,7 @@ use crate::rights;
 use testbed::content::{self, Content};
 use testbed::program::Program;
 use testbed::suite::Suite;
-use testbed::{find_program, interrupt, is_root, workspace_root};
+use testbed::{interrupt, is_root, workspace_root};
 
 /// Options of `boot`.
 #[derive(Args, Clone, Debug, Default)]
@@ -60,17 +60,15 @@ pub(crate) fn run_command(options: &BootOptions) -> Result<()> {
 
 /// Runs all checks into a suite, through sudo if this process may not boot a machine itself.
 pub(crate) fn run_with_rights(suite: &mut Suite) {
-    let options = BootOptions::default();
-    if is_root() || find_program("sudo").is_none() {
-        return run(suite, &options);
-    }
-    let as_root = Program::Atlas.find(None).and_then(|atlas| {
-        let arguments = ["boot".into(), "--atlas".into(), atlas.into_os_string()];
-        rights::run_through_sudo(suite, &arguments)
+    let here = |suite: &mut Suite| run(suite, &BootOptions::default());
+    rights::run(suite, "boot", here, |_| {
+        let atlas = Program::Atlas.find(None)?;
+        Ok(vec![
+            "boot".into(),
+            "--atlas".into(),
+            atlas.into_os_string(),
+        ])
     });
-    if let Err(error) = as_root {
-        suite.fail("boot", &format!("{error:#}"));
-    }
 }
 
 fn run(suite: &mut Suite, options: &BootOptions) {

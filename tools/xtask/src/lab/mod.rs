@@ -229,19 +229,17 @@ fn run(suite: &mut Suite, options: &LabOptions, lab: &Path, parts: &Parts) -> Re
             GuestDisk::Kernel
         }
     };
-    let mut rows = Vec::new();
     for (nic, link) in cases(options) {
         let name = format!("{}: the guest", case_name(nic, link, disk));
         // Its ways are checks of their own; this one is what they have in common.
         let mut ways = Suite::default();
         let mut outcome = Err(anyhow::anyhow!("not tried"));
         if !interrupt::is_set() {
-            outcome = fixture.try_nic(&mut ways, (nic, link, disk), &mut rows);
+            outcome = fixture.try_nic(&mut ways, (nic, link, disk));
         }
         suite.add(ways);
         suite.run(&name, || outcome.map(|()| Outcome::Passed));
     }
-    print_table(&rows);
     Ok(())
 }
 
@@ -299,16 +297,6 @@ struct Fixture<'a> {
     scratch: &'a Path,
 }
 
-/// A line of the table.
-struct Row {
-    nic: String,
-    driver: String,
-    way: Way,
-    bytes: u64,
-    counts: Counts,
-    verdict: String,
-}
-
 impl Fixture<'_> {
     /// The images of the disks.
     fn disks(&self, disk: GuestDisk) -> Vec<PathBuf> {
@@ -321,7 +309,6 @@ impl Fixture<'_> {
         &self,
         suite: &mut Suite,
         (nic, link, disk): (Nic, GuestLink, GuestDisk),
-        rows: &mut Vec<Row>,
     ) -> Result<()> {
         let authority = Authority::new()?;
         let authority_file = self.scratch.join("authority.pem");
@@ -348,10 +335,10 @@ impl Fixture<'_> {
             guest,
         };
         match (link, disk) {
-            (_, GuestDisk::Vfio) => trial.try_store(suite, rows)?,
-            (GuestLink::Packet, _) => trial.try_packet(suite, rows)?,
-            (GuestLink::Xdp, _) => trial.try_xdp(suite, rows)?,
-            (GuestLink::Vlan, _) => trial.try_vlan(suite, rows)?,
+            (_, GuestDisk::Vfio) => trial.try_store(suite)?,
+            (GuestLink::Packet, _) => trial.try_packet(suite)?,
+            (GuestLink::Xdp, _) => trial.try_xdp(suite)?,
+            (GuestLink::Vlan, _) => trial.try_vlan(suite)?,
         }
         trial.guest.end()
     }
@@ -380,7 +367,7 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     /// Slots on loan to a packet socket.
-    fn try_packet(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+    fn try_packet(&mut self, suite: &mut Suite) -> Result<()> {
         let start = |choice| Start {
             link: "packet",
             choice,
@@ -409,7 +396,7 @@ impl Trial<'_> {
         }
         let is_tried = |way: &Way| !nic.releases_early() || !(way.is_v6 || way.has_loss);
         for way in Way::all(false).filter(is_tried) {
-            self.try_way(suite, rows, way, |counts, _| counts.check_lent(way));
+            self.try_way(suite, way, |counts, _| counts.check_lent(way));
         }
         checks::stop_server(&mut self.guest).map(drop)
     }
@@ -418,28 +405,14 @@ impl Trial<'_> {
     fn try_way(
         &mut self,
         suite: &mut Suite,
-        rows: &mut Vec<Row>,
         way: Way,
         judge: impl FnOnce(Counts, &mut Guest) -> Result<()>,
     ) {
-        let mut row = Row {
-            nic: self.name.clone(),
-            driver: self.guest.driver.clone(),
-            way,
-            bytes: 0,
-            counts: Counts::default(),
-            verdict: String::new(),
-        };
         let releases_early = self.nic.releases_early();
         suite.run(&format!("{}: {}", self.name, way.name()), || {
-            let outcome = self.fetch(way, &mut row, judge);
-            row.verdict = match &outcome {
-                Ok(()) => "same".to_owned(),
-                Err(error) => format!("{error:#}"),
-            };
-            match outcome {
+            match self.fetch(way, judge) {
                 Err(error) if releases_early && checks::is_wrong_byte(&error, way) => {
-                    row.verdict = format!("wrong, as expected: {error:#}");
+                    println!("        wrong, as expected: {error:#}");
                     Ok(Outcome::Passed)
                 }
                 Ok(()) if releases_early => {
@@ -448,54 +421,18 @@ impl Trial<'_> {
                 outcome => outcome.map(|()| Outcome::Passed),
             }
         });
-        rows.push(row);
     }
 
     fn fetch(
         &mut self,
         way: Way,
-        row: &mut Row,
         judge: impl FnOnce(Counts, &mut Guest) -> Result<()>,
     ) -> Result<()> {
         let (fixture, guest) = (self.fixture, &mut self.guest);
         let before = checks::counts(guest)?;
         let files = (&*fixture.content, &*fixture.names);
-        let fetched = checks::fetch(guest, way, files, &self.authority, fixture.scratch);
-        row.counts = checks::counts(guest)?.since(before);
-        row.bytes = fetched?;
-        judge(row.counts, guest)
+        checks::fetch(guest, way, files, &self.authority, fixture.scratch)?;
+        let counts = checks::counts(guest)?.since(before);
+        judge(counts, guest)
     }
-}
-
-fn print_table(rows: &[Row]) {
-    println!();
-    println!(
-        "| NIC | Kernel, driver | Address | IP | Protocol | Loss | Bytes compared | Bytes sent | Frames lent \
-         | Frames copied | Link full | Segments sent again | Bytes received |"
-    );
-    println!("|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|");
-    for row in rows {
-        let counts = row.counts;
-        println!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            row.nic,
-            row.driver,
-            if row.way.is_shared {
-                "the guest's"
-            } else {
-                "own"
-            },
-            row.way.ip(),
-            row.way.protocol(),
-            row.way.loss(),
-            row.bytes,
-            counts.sent_bytes,
-            counts.lent_frames,
-            counts.sent_frames - counts.lent_frames,
-            counts.full_frames,
-            counts.retransmitted_segments,
-            row.verdict.lines().next().unwrap_or_default()
-        );
-    }
-    println!();
 }

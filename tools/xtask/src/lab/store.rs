@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::Trial;
 use super::checks::{self, Start, Way};
 use super::guest::GuestDisk;
-use super::{Row, Trial};
 use testbed::suite::{Outcome, Suite};
 
 /// Longest time for the kernel to give the controller away.
@@ -21,12 +21,12 @@ const BIND_LIMIT: Duration = Duration::from_secs(60);
 
 impl Trial<'_> {
     /// Fetches some ways through the kernel's driver, then gives the controller to VFIO, and fetches all ways.
-    pub(super) fn try_store(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+    pub(super) fn try_store(&mut self, suite: &mut Suite) -> Result<()> {
         let name = std::mem::take(&mut self.name);
         self.name = format!("{name}, passthrough");
         self.start_lending(GuestDisk::Passthrough)?;
         for way in Way::all(false).filter(|way| way.has_loss && way.is_v6 == way.is_tls) {
-            self.try_way(suite, rows, way, |counts, _| {
+            self.try_way(suite, way, |counts, _| {
                 ensure!(
                     counts.disk_reads > 0 && counts.disk_calls > 0 && counts.doorbells == 0,
                     "not read by passthrough: {counts:?}"
@@ -40,7 +40,7 @@ impl Trial<'_> {
         self.name = format!("{name}, VFIO");
         self.start_lending(GuestDisk::Vfio)?;
         for way in Way::all(false) {
-            self.try_way(suite, rows, way, |counts, _| {
+            self.try_way(suite, way, |counts, _| {
                 ensure!(
                     counts.disk_reads > 0 && counts.disk_calls == 0 && counts.doorbells > 0,
                     "not read by Atlas's own driver: {counts:?}"
@@ -49,7 +49,7 @@ impl Trial<'_> {
             });
         }
         self.check_beside(suite);
-        self.try_resets(suite, rows)?;
+        self.try_resets(suite)?;
         suite.run(&format!("{}: the end", self.name), || {
             checks::stop_server(&mut self.guest).map(|_| Outcome::Passed)
         });
@@ -73,7 +73,7 @@ impl Trial<'_> {
     }
 
     /// Fetches while one of the controllers is reset every few seconds by the guest's kernel, over Atlas's head.
-    fn try_resets(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+    fn try_resets(&mut self, suite: &mut Suite) -> Result<()> {
         let name = std::mem::take(&mut self.name);
         self.name = format!("{name}, resets");
         self.guest.tell("resets")?;
@@ -81,7 +81,7 @@ impl Trial<'_> {
         println!("        {said}");
         let before = checks::counts(&mut self.guest)?;
         for way in Way::all(false).filter(|way| !way.has_loss) {
-            self.try_way(suite, rows, way, |_, _| Ok(()));
+            self.try_way(suite, way, |_, _| Ok(()));
         }
         self.guest.tell("calm")?;
         self.guest.await_line("lab: calm", BIND_LIMIT)?;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::Trial;
 use super::checks::{self, Start, Way};
 use super::guest::{Guest, Nic};
 use super::xdp::is_zero_copy;
-use super::{Row, Trial};
 use testbed::process::output;
 use testbed::suite::{Outcome, Suite};
 
@@ -25,7 +25,7 @@ const CURL_REFUSED: i32 = 7;
 const SET_LIMIT: Duration = Duration::from_secs(20);
 
 impl Trial<'_> {
-    pub(super) fn try_vlan(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+    pub(super) fn try_vlan(&mut self, suite: &mut Suite) -> Result<()> {
         let start = |link, is_shared, disk| Start {
             link,
             choice: "auto",
@@ -62,7 +62,7 @@ impl Trial<'_> {
                 );
                 let is_tried = |way: &Way| way.is_v6 == way.is_tls && !(is_shared && way.has_loss);
                 for way in Way::all(is_shared).filter(is_tried) {
-                    self.try_way(suite, rows, way, |_, guest| match link {
+                    self.try_way(suite, way, |_, guest| match link {
                         "packet" => Ok(()),
                         _ => checks::await_descriptors(guest).map(drop),
                     });
@@ -72,7 +72,7 @@ impl Trial<'_> {
                         refuse_plain(&self.guest)
                     });
                 } else {
-                    self.try_down(suite, rows)?;
+                    self.try_down(suite)?;
                 }
                 checks::stop_server(&mut self.guest)?;
             }
@@ -85,7 +85,7 @@ impl Trial<'_> {
     }
 
     /// The VLAN device goes down and comes up again, while the interface below stays up.
-    fn try_down(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+    fn try_down(&mut self, suite: &mut Suite) -> Result<()> {
         for state in ["down", "up"] {
             self.guest.tell(&format!("set {state}"))?;
             self.guest
@@ -99,7 +99,7 @@ impl Trial<'_> {
         self.name += ", after it was down";
         let is_tried = |way: &Way| !way.is_v6 && !way.is_tls && !way.has_loss;
         for way in Way::all(false).filter(is_tried) {
-            self.try_way(suite, rows, way, |_, _| Ok(()));
+            self.try_way(suite, way, |_, _| Ok(()));
         }
         self.name = name;
         Ok(())

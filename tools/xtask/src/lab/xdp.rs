@@ -7,13 +7,13 @@
 
 use anyhow::{Result, ensure};
 
+use super::Trial;
 use super::checks::{self, Said, Start, Way};
-use super::{Row, Trial};
 use testbed::suite::{Outcome, Suite};
 
 impl Trial<'_> {
     /// Starts the server with each choice of `zero_copy`, and fetches with zero copy and with loans.
-    pub(super) fn try_xdp(&mut self, suite: &mut Suite, rows: &mut Vec<Row>) -> Result<()> {
+    pub(super) fn try_xdp(&mut self, suite: &mut Suite) -> Result<()> {
         suite.run(&format!("{}: zero_copy = \"off\"", self.name), || {
             let said = self.start_xdp("off", false)?;
             checks::stop_server(&mut self.guest)?;
@@ -26,7 +26,7 @@ impl Trial<'_> {
             ensure!(is_zero_copy(&said), "zero_copy = \"auto\" copies");
             let is_tried = |way: &Way| !is_shared || (!way.has_loss && way.is_v6 == way.is_tls);
             for way in Way::all(is_shared).filter(is_tried) {
-                self.try_way(suite, rows, way, |_, guest| {
+                self.try_way(suite, way, |_, guest| {
                     checks::await_descriptors(guest).map(drop)
                 });
             }
@@ -42,7 +42,7 @@ impl Trial<'_> {
             said.lends
         );
         for way in Way::all(false) {
-            self.try_way(suite, rows, way, |counts, guest| {
+            self.try_way(suite, way, |counts, guest| {
                 checks::await_descriptors(guest)?;
                 counts.check_lent(way)
             });
