@@ -1,10 +1,10 @@
-//! What the wire shows of a run: options agreed, SACK, bytes sent again, damaged frames.
+//! What the wire shows of a run: options agreed, SACK, resets, damaged frames.
 //!
 //! Frames are read by smoltcp's parsers, which check all checksums: the server's own parser is among
 //! what is tested. It refuses to count a damaged frame for anything else. Bounded by: one entry for each
 //! client's address and port.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use bottleneck::Direction;
@@ -32,25 +32,14 @@ pub struct Observed {
     pub agreed: Vec<Options>,
     /// Segments of the client with a SACK block.
     pub sack_segments: u64,
-    /// Payload bytes of the server that lie below the highest one sent before.
-    pub resent_bytes: u64,
     /// TCP segments whose headers or checksums are wrong.
     pub damaged_frames: u64,
     /// Resets by the server on connections that the client had not closed yet. One that comes behind
     /// the client's FIN is no fault: it may answer a segment that arrives when the server has forgotten
     /// the connection (RFC 9293 s3.10.7.1), such as the second of two.
     pub early_resets: u64,
-    /// The connections, by the client's address and port.
-    connections: BTreeMap<(IpAddr, u16), Connection>,
-}
-
-/// One connection.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Connection {
-    /// Behind the highest byte that the server has sent.
-    next: u32,
-    /// Whether the client has sent a FIN.
-    is_closed: bool,
+    /// The connections that the client has closed, by its address and port.
+    closed: BTreeSet<(IpAddr, u16)>,
 }
 
 impl Observed {
@@ -67,7 +56,6 @@ impl Observed {
 
     fn observe_server(&mut self, peer: IpAddr, segment: &TcpRepr<'_>) {
         let key = (peer, segment.dst_port);
-        let sequence = segment.seq_number.0.cast_unsigned();
         if segment.control == TcpControl::Syn {
             let options = Options {
                 sack: segment.sack_permitted,
@@ -77,37 +65,16 @@ impl Observed {
             if !self.agreed.contains(&options) {
                 self.agreed.push(options);
             }
-            let next = sequence.wrapping_add(1);
-            let is_closed = false;
-            self.connections.insert(key, Connection { next, is_closed });
-            return;
+            self.closed.remove(&key);
         }
-        let connection = self.connections.entry(key).or_insert(Connection {
-            next: sequence,
-            is_closed: false,
-        });
         if segment.control == TcpControl::Rst {
-            self.early_resets += u64::from(!connection.is_closed);
-            return;
+            self.early_resets += u64::from(!self.closed.contains(&key));
         }
-        let payload_bytes = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
-        let next = &mut connection.next;
-        let end = sequence.wrapping_add(payload_bytes);
-        let beyond = end.wrapping_sub(*next);
-        // Above half of the sequence space it is behind.
-        let new_bytes = if beyond < 1 << 31 { beyond } else { 0 };
-        let new_bytes = new_bytes.min(payload_bytes);
-        if new_bytes > 0 {
-            *next = end;
-        }
-        self.resent_bytes += u64::from(payload_bytes - new_bytes);
     }
 
     fn observe_client(&mut self, client: IpAddr, segment: &TcpRepr<'_>) {
-        if segment.control == TcpControl::Fin
-            && let Some(connection) = self.connections.get_mut(&(client, segment.src_port))
-        {
-            connection.is_closed = true;
+        if segment.control == TcpControl::Fin {
+            self.closed.insert((client, segment.src_port));
         }
         self.sack_segments += u64::from(segment.sack_ranges[0].is_some());
     }
@@ -215,22 +182,6 @@ mod tests {
     }
 
     #[test]
-    fn bytes_below_the_highest_are_sent_again_also_where_numbers_wrap() {
-        let observed = observe(
-            Direction::Forth,
-            &[
-                segment(u32::MAX - 3, &[0; 10]),
-                segment(6, &[0; 4]),
-                // Half of it for the second time.
-                segment(8, &[0; 4]),
-                segment(u32::MAX - 3, &[0; 10]),
-            ],
-        );
-        assert_eq!(observed.resent_bytes, 12);
-        assert_eq!(observed.damaged_frames, 0);
-    }
-
-    #[test]
     fn the_options_of_a_syn_ack_are_those_agreed() {
         let mut syn = segment(0, &[]);
         syn.control = TcpControl::Syn;
@@ -273,8 +224,7 @@ mod tests {
         bytes[last] ^= 1;
         let mut observed = Observed::default();
         observed.observe(Direction::Forth, &bytes);
-        observed.observe(Direction::Forth, &frame(&segment(0, &[1; 10])));
-        assert_eq!((observed.damaged_frames, observed.resent_bytes), (1, 0));
+        assert_eq!((observed.damaged_frames, observed.sack_segments), (1, 0));
         // What is no TCP is nobody's fault.
         bytes[12..14].copy_from_slice(&[0x08, 0x06]);
         observed.observe(Direction::Forth, &bytes);

@@ -4,7 +4,8 @@
 //! is off: what it announces by itself would use the bottleneck. It refuses to report a run in which a
 //! TAP lost a frame as an undisturbed one ([`Report::tap_drops`]). Bounded by: [`QUEUE_FRAMES`].
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use nic_wire::tap::{dropped_frames, open_plain};
 
 use crate::leg::LegPlan;
 use crate::middlebox::{Middlebox, PathCounts};
@@ -56,7 +57,7 @@ impl Path {
             for name in ["all", "default"] {
                 namespace.set(&format!("ipv6/conf/{name}/disable_ipv6"), "1")?;
             }
-            let tap = namespace.enter(|| nic_wire::tap::open_plain(name))?;
+            let tap = namespace.enter(|| open_plain(name))?;
             namespace.ip(&format!("addr add {address}/24 dev {name}"))?;
             namespace.ip(&format!(
                 "link set {name} mtu 1500 txqueuelen {QUEUE_FRAMES} up"
@@ -78,39 +79,10 @@ impl Path {
     /// # Errors
     /// What made the middlebox end before.
     pub fn close(self) -> Result<Report> {
-        let tap_drops = transmit_drops(&self.server, VethPair::SERVER_INTERFACE)?
-            + transmit_drops(&self.client, VethPair::CLIENT_INTERFACE)?;
+        let drops = |namespace: &Namespace, name| namespace.enter(|| dropped_frames(name));
+        let tap_drops = drops(&self.server, VethPair::SERVER_INTERFACE)?
+            + drops(&self.client, VethPair::CLIENT_INTERFACE)?;
         let counts = self.middlebox.stop()?;
         Ok(Report { counts, tap_drops })
-    }
-}
-
-/// Frames that an interface could not hand to the middlebox.
-///
-/// # Errors
-/// Those of `ip`.
-pub fn transmit_drops(namespace: &Namespace, interface: &str) -> Result<u64> {
-    let text = namespace.ip(&format!("-statistics -json link show dev {interface}"))?;
-    drops_of(&text).with_context(|| format!("no count of dropped frames in {text}"))
-}
-
-fn drops_of(json: &str) -> Option<u64> {
-    let links: serde_json::Value = serde_json::from_str(json).ok()?;
-    links
-        .get(0)?
-        .get("stats64")?
-        .get("tx")?
-        .get("dropped")?
-        .as_u64()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn drops_are_read_from_what_ip_says() {
-        let text =
-            r#"[{"ifname":"a","stats64":{"rx":{"dropped":1},"tx":{"bytes":2,"dropped":3}}}]"#;
-        assert_eq!(super::drops_of(text), Some(3));
-        assert_eq!(super::drops_of("[]"), None);
     }
 }

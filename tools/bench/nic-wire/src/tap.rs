@@ -151,8 +151,11 @@ fn attach(name: &str, has_virtio_header: bool) -> Result<File> {
     Ok(file)
 }
 
-/// Frames that found no room before the reader of an interface, since it was made.
-pub(crate) fn dropped_frames(name: &str) -> Result<u64> {
+/// Frames that found no room before the reader of an interface of this thread's network namespace, since it was made.
+///
+/// # Errors
+/// There is no such interface.
+pub fn dropped_frames(name: &str) -> Result<u64> {
     let path = "/proc/thread-self/net/dev";
     let table = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     transmit_drops(&table, name).with_context(|| format!("{path} has no line for {name}"))
