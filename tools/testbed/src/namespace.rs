@@ -8,7 +8,6 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, anyhow};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -82,17 +81,27 @@ impl Namespace {
         })
     }
 
-    /// Starts `work` on a thread that has moved inside, and does not wait for it. The thread panics
-    /// if it cannot move.
-    pub fn spawn<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<JoinHandle<T>> {
-        let file = self.open()?;
-        Ok(std::thread::spawn(move || {
-            move_into(&file).expect("a namespace that exists");
-            work()
-        }))
+    /// Gives an interface addresses, each with its prefix, and sets it up.
+    pub fn bring_up(&self, interface: &str, addresses: &[&str]) -> Result<()> {
+        for address in addresses {
+            self.ip(&format!("addr add {address} dev {interface}"))?;
+        }
+        self.ip(&format!("link set {interface} up")).map(drop)
+    }
+
+    /// Joins it to a bridge of another namespace, by an interface of this name at both ends.
+    pub fn join_bridge(&self, switch: &Self, bridge: &str, name: &str) -> Result<()> {
+        switch.ip(&format!(
+            "link add {name} master {bridge} type veth peer name {name} netns {}",
+            self.name
+        ))?;
+        switch.bring_up(name, &[])
+    }
+
+    /// Makes it a router.
+    pub fn forward(&self) -> Result<()> {
+        self.set("ipv4/ip_forward", "1")?;
+        self.set("ipv6/conf/all/forwarding", "1")
     }
 
     /// Drops packets of an interface at random in both directions, with this probability each, until
@@ -194,9 +203,7 @@ impl VethPair {
             (&pair.server, near, Self::KERNEL_V4, Self::KERNEL_V6),
             (&pair.client, far, Self::CLIENT_V4, Self::CLIENT_V6),
         ] {
-            namespace.ip(&format!("addr add {v4}/24 dev {interface}"))?;
-            namespace.ip(&format!("addr add {v6}/64 dev {interface}"))?;
-            namespace.ip(&format!("link set {interface} up"))?;
+            namespace.bring_up(interface, &[&format!("{v4}/24"), &format!("{v6}/64")])?;
         }
         Ok(pair)
     }

@@ -70,12 +70,10 @@ pub(super) fn join(router: &Namespace, far: &Namespace, mtu_bytes: u32) -> Resul
         router.name()
     ))?;
     for (namespace, interface, host) in [(router, "far0", 1), (far, "far1", 2)] {
-        namespace.ip(&format!("addr add 10.79.0.{host}/24 dev {interface}"))?;
-        namespace.ip(&format!("addr add fd79::{host}/64 dev {interface}"))?;
-        namespace.ip(&format!("link set {interface} up"))?;
+        let addresses = [format!("10.79.0.{host}/24"), format!("fd79::{host}/64")];
+        namespace.bring_up(interface, &addresses.each_ref().map(String::as_str))?;
     }
     far.ip("route add 10.77.0.0/24 via 10.79.0.1")?;
     far.ip("route add fd77::/64 via fd79::1")?;
-    router.set("ipv4/ip_forward", "1")?;
-    router.set("ipv6/conf/all/forwarding", "1")
+    router.forward()
 }

@@ -73,16 +73,14 @@ fn through(
         VethPair::CLIENT_INTERFACE
     ))?;
     switch.ip("link add far type bridge")?;
-    switch.ip("link set near up")?;
-    switch.ip("link set far up")?;
+    switch.bring_up("near", &[])?;
+    switch.bring_up("far", &[])?;
     let first = router(switch, 1, takeover)?;
     let second = router(switch, 2, takeover)?;
     raise(&first, takeover)?;
     let client = Namespace::new("viewer")?;
-    join(&client, switch, "far", "viewer0")?;
-    client.ip("addr add 10.79.0.9/24 dev viewer0")?;
-    client.ip("addr add fd79::9/64 dev viewer0")?;
-    client.ip("link set viewer0 up")?;
+    client.join_bridge(switch, "far", "viewer0")?;
+    client.bring_up("viewer0", &["10.79.0.9/24", "fd79::9/64"])?;
     client.ip("route add 10.77.0.0/24 via 10.79.0.254")?;
     let way = match takeover {
         Takeover::Announced => "fd79::fe".to_owned(),
@@ -136,26 +134,16 @@ fn router(switch: &Namespace, number: u8, takeover: Takeover) -> Result<Namespac
         router.set("ipv4/conf/default/arp_notify", "1")?;
         router.set("ipv6/conf/default/ndisc_notify", "1")?;
     }
-    router.set("ipv4/ip_forward", "1")?;
-    router.set("ipv6/conf/all/forwarding", "1")?;
+    router.forward()?;
     for (bridge, net) in [("near", 77), ("far", 79)] {
-        join(&router, switch, bridge, &format!("{bridge}{number}"))?;
         let interface = format!("{bridge}{number}");
+        router.join_bridge(switch, bridge, &interface)?;
         router.ip(&format!("addr add 10.{net}.0.254/24 dev {interface}"))?;
         if takeover == Takeover::Silent {
             router.ip(&format!("link set {interface} addrgenmode none"))?;
         }
     }
     Ok(router)
-}
-
-/// Joins a namespace to a bridge of the switch by an interface of this name at both ends.
-fn join(namespace: &Namespace, switch: &Namespace, bridge: &str, name: &str) -> Result<()> {
-    switch.ip(&format!(
-        "link add {name} master {bridge} type veth peer name {name} netns {}",
-        namespace.name()
-    ))?;
-    switch.ip(&format!("link set {name} up")).map(drop)
 }
 
 /// Lets a router forward.

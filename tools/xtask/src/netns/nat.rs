@@ -133,8 +133,8 @@ fn join(router: &Namespace, net: u8, has_timestamps: bool) -> Result<Namespace> 
         router.name()
     ))?;
     for (namespace, host) in [(router, 1), (&client, 2)] {
-        namespace.ip(&format!("addr add 10.{net}.0.{host}/24 dev net{net}"))?;
-        namespace.ip(&format!("link set net{net} up"))?;
+        let address = format!("10.{net}.0.{host}/24");
+        namespace.bring_up(&format!("net{net}"), &[&address])?;
     }
     client.ip(&format!("route add 10.77.0.0/24 via 10.{net}.0.1"))?;
     client.set(

@@ -108,8 +108,7 @@ fn come_and_go(subject: &Subject<'_>, workers: u32) -> Result<Outcome> {
     let (host, client) = (&pair.server, &pair.client);
     let interface = VethPair::SERVER_INTERFACE;
     // So that packets to an address that is gone are refused at once, and not dropped.
-    host.set("ipv4/ip_forward", "1")?;
-    host.set("ipv6/conf/all/forwarding", "1")?;
+    host.forward()?;
     host.set("ipv4/icmp_ratelimit", "0")?;
     host.set("ipv6/icmp/ratelimit", "0")?;
     for address in [VIRTUAL, VIRTUAL_V6] {
@@ -221,27 +220,20 @@ impl Network {
             (director, "near1", "253"),
             (server, VethPair::SERVER_INTERFACE, "1"),
         ] {
-            switch.ip(&format!(
-                "link add {interface} master near type veth peer name {interface} netns {}",
-                namespace.name()
-            ))?;
-            switch.ip(&format!("link set {interface} up"))?;
-            namespace.ip(&format!("addr add 10.77.0.{host}/24 dev {interface}"))?;
-            namespace.ip(&format!("addr add fd77::{host}/64 dev {interface}"))?;
-            namespace.ip(&format!("link set {interface} up"))?;
+            namespace.join_bridge(switch, "near", interface)?;
+            let addresses = [format!("10.77.0.{host}/24"), format!("fd77::{host}/64")];
+            namespace.bring_up(interface, &addresses.each_ref().map(String::as_str))?;
         }
         router.ip(&format!(
             "link add far0 type veth peer name far0 netns {}",
             viewer.name()
         ))?;
         for (namespace, host) in [(router, "254"), (viewer, "9")] {
-            namespace.ip(&format!("addr add 10.79.0.{host}/24 dev far0"))?;
-            namespace.ip(&format!("addr add fd79::{host}/64 dev far0"))?;
-            namespace.ip("link set far0 up")?;
+            let addresses = [format!("10.79.0.{host}/24"), format!("fd79::{host}/64")];
+            namespace.bring_up("far0", &addresses.each_ref().map(String::as_str))?;
         }
         for forwarding in [router, director] {
-            forwarding.set("ipv4/ip_forward", "1")?;
-            forwarding.set("ipv6/conf/all/forwarding", "1")?;
+            forwarding.forward()?;
         }
         for (inner, family) in [("10.77.0.254", "-4"), ("fd77::254", "-6")] {
             server.ip(&format!("{family} route add default via {inner}"))?;
