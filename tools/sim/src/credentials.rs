@@ -13,20 +13,12 @@ use std::sync::{Arc, OnceLock};
 
 use core::time::Duration;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{
-    ActiveKeyExchange, CryptoProvider, GetRandomFailed, SecureRandom, SharedSecret,
-    SupportedKxGroup, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
-    verify_tls13_signature,
-};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::crypto::{CryptoProvider, GetRandomFailed, SecureRandom, aws_lc_rs};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::ProducesTickets;
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
-use rustls::{
-    CertificateError, DigitallySignedStruct, Error, NamedGroup, ServerConfig, SignatureScheme,
-    SupportedCipherSuite,
-};
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 use worker::tls::Certificates;
 
 use crate::rng::Rng;
@@ -95,7 +87,7 @@ pub(crate) fn client_provider(
     let random = usize::try_from(seed % ORDERS as u64).expect("invariant: an index");
     let mut kx_groups = vec![aws_lc_rs::kx_group::X25519];
     if is_sent_back {
-        kx_groups.insert(0, &Peer);
+        kx_groups.insert(0, aws_lc_rs::kx_group::MLKEM768);
     }
     CryptoProvider {
         cipher_suites: vec![suite],
@@ -125,37 +117,6 @@ impl SecureRandom for SeededRandom {
     }
 }
 
-/// X448 (RFC 7748), which rustls's servers do not have. It is never completed.
-#[derive(Debug)]
-struct Peer;
-
-/// Bytes of its public key.
-const PEER_BYTES: usize = 56;
-
-impl SupportedKxGroup for Peer {
-    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        Ok(Box::new(Self))
-    }
-
-    fn name(&self) -> NamedGroup {
-        NamedGroup::X448
-    }
-}
-
-impl ActiveKeyExchange for Peer {
-    fn complete(self: Box<Self>, _peer: &[u8]) -> Result<SharedSecret, Error> {
-        Err(Error::General("nobody takes this key exchange".to_owned()))
-    }
-
-    fn pub_key(&self) -> &[u8] {
-        &[9; PEER_BYTES]
-    }
-
-    fn group(&self) -> NamedGroup {
-        NamedGroup::X448
-    }
-}
-
 /// A clock that stands still: tickets do not age.
 #[derive(Debug)]
 pub(crate) struct FixedTime;
@@ -168,55 +129,12 @@ impl TimeProvider for FixedTime {
     }
 }
 
-/// Trusts the certificate of this process; signatures are verified as usual.
-#[derive(Debug)]
-pub(crate) struct Trust {
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl Trust {
-    pub(crate) fn new() -> Self {
-        Self {
-            algorithms: aws_lc_rs::default_provider().signature_verification_algorithms,
-        }
-    }
-}
-
-impl ServerCertVerifier for Trust {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        if *end_entity == identity().cert[0] {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(CertificateError::UnknownIssuer.into())
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+/// Trusts the certificate of this process, and no other.
+pub(crate) fn roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let certificate = identity().cert[0].clone();
+    roots
+        .add(certificate)
+        .expect("invariant: a valid certificate");
+    roots
 }

@@ -47,6 +47,11 @@ fn the_product_meets_the_troubles_of_tls() {
             0,
             ["tls_resumed_count", "tls_handshake_refused_count"],
         ),
+        (
+            "swarm",
+            0,
+            ["client_sent_back_count", "client_key_update_count"],
+        ),
         // A key reaches its limit in large objects only.
         (
             "keys",
@@ -70,18 +75,8 @@ fn the_product_meets_the_troubles_of_tls() {
         ),
     ];
     for (theme, first, counters) in troubles {
-        let theme = Theme::named(theme).expect("a theme");
-        let mut met = [0; 2];
-        for seed in first..first + TLS_SEEDS {
-            let (outcome, _) = crate::run(seed, theme, None, FrameLog::default());
-            let name = theme.name;
-            assert_eq!(outcome.violations, Vec::<String>::new(), "{name} {seed}");
-            for (sum, wanted) in met.iter_mut().zip(counters) {
-                let named = outcome.counters.iter().find(|(name, _)| *name == wanted);
-                *sum += named.expect("a counter of that name").1;
-            }
-        }
-        assert!(!met.contains(&0), "{}: {counters:?} {met:?}", theme.name);
+        let met = sums(theme, first..first + TLS_SEEDS, counters);
+        assert!(!met.contains(&0), "{theme}: {counters:?} {met:?}");
     }
 }
 

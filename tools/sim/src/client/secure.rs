@@ -16,7 +16,7 @@ use rustls::{
 
 use super::Violation;
 use super::plan::SecurePlan;
-use crate::credentials::{FixedTime, SERVER_NAME, Trust, client_provider};
+use crate::credentials::{FixedTime, SERVER_NAME, client_provider, roots};
 
 /// Most sessions a client keeps for resumption.
 const SESSIONS: usize = 8;
@@ -59,8 +59,7 @@ pub(crate) fn client_config(plan: &SecurePlan, seed: u64) -> Arc<ClientConfig> {
     let mut config = ClientConfig::builder_with_details(Arc::new(provider), Arc::new(FixedTime))
         .with_protocol_versions(&[plan.suite.version()])
         .expect("invariant: a suite of that version")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Trust::new()))
+        .with_root_certificates(roots())
         .with_no_client_auth();
     config.resumption = if plan.resumes {
         Resumption::in_memory_sessions(SESSIONS)
