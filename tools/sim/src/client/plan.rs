@@ -249,8 +249,8 @@ impl Conduct {
     }
 }
 
-/// A request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A request; by default a GET of nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct RequestPlan {
     /// The object; `None`: see `instead`.
     pub(crate) object: Option<ObjectPlan>,
@@ -267,9 +267,10 @@ pub(crate) struct RequestPlan {
 }
 
 /// A path that is no object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Instead {
     /// A path that does not exist.
+    #[default]
     Nothing,
     /// The objects' directory, which has no index.
     Directory,
@@ -313,9 +314,10 @@ pub(crate) enum RangePlan {
 }
 
 /// A condition on the object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Condition {
     /// None.
+    #[default]
     None,
     /// `If-None-Match: *`: an object that exists is not sent.
     IfNoneMatch,
@@ -547,14 +549,10 @@ mod tests {
             later: None,
             size_bytes,
         };
-        let condition = Condition::None;
         RequestPlan {
             object: Some(object),
-            instead: Instead::Nothing,
-            head: false,
             range,
-            condition,
-            close: false,
+            ..RequestPlan::default()
         }
     }
 

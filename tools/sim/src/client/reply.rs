@@ -275,7 +275,7 @@ impl Head {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::super::plan::{Condition, Instead, ObjectPlan, Permits, RangePlan, RequestPlan};
+    use super::super::plan::{Instead, ObjectPlan, Permits, RangePlan, RequestPlan};
     use super::ReplyReader;
     use crate::content::Content;
 
@@ -292,11 +292,9 @@ mod tests {
     fn asked(range: Option<RangePlan>, head: bool) -> RequestPlan {
         RequestPlan {
             object: Some(object()),
-            instead: Instead::Nothing,
             head,
             range,
-            condition: Condition::None,
-            close: false,
+            ..RequestPlan::default()
         }
     }
 

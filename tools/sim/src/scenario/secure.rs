@@ -9,8 +9,7 @@ use core::time::Duration;
 use super::theme::{Fault, Swarm};
 use super::{Event, Scenario};
 use crate::client::plan::{
-    ClientPlan, Condition, Conduct, ConnectionPlan, Departure, Instead, Later, RequestPlan,
-    SecurePlan, StreamEnd,
+    ClientPlan, Conduct, ConnectionPlan, Departure, Later, RequestPlan, SecurePlan, StreamEnd,
 };
 use crate::client::secure::{TLS12_SUITES, TLS13_SUITES};
 use crate::content::Content;
@@ -124,11 +123,8 @@ impl Scenario {
         };
         let request = RequestPlan {
             object: self.objects.first().copied(),
-            instead: Instead::Nothing,
             head: true,
-            range: None,
-            condition: Condition::None,
-            close: false,
+            ..RequestPlan::default()
         };
         ConnectionPlan {
             gap: rng.log_micros(1..=100_000),
