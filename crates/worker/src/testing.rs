@@ -312,7 +312,6 @@ impl World {
             ];
             let next = events.into_iter().flatten().min().unwrap_or(self.now);
             self.now = next.max(self.now + Duration::from_nanos(1));
-            self.worker.disk_mut().advance(self.now);
         }
         panic!(
             "after {} bytes the client still waits",

@@ -23,9 +23,8 @@ use worker::Worker;
 use worker::tls::Handshaker;
 
 use crate::checked_link::CheckedLink;
-use crate::client::plan::ObjectPlan;
+use crate::client::plan::{Change, ObjectPlan};
 use crate::client::{PORT_FIRST, Violation};
-use crate::content::Content;
 use crate::credentials::{self, UNIX_SECONDS};
 use crate::occupancy::Occupancy;
 use crate::scenario::{Event, PORT, SECURE_PORT, SERVER_V4, SERVER_V6, Scenario};
@@ -48,6 +47,7 @@ pub(crate) struct Atlas {
     worker: Worker<CheckedLink, SimDisk>,
     objects: Vec<ObjectPlan>,
     answers_later: bool,
+    canary: Option<Canary>,
     next_timeout: Option<Instant>,
     /// The error that ended the worker.
     failure: Option<String>,
@@ -91,6 +91,7 @@ pub(crate) fn assemble_worker(
         worker: Worker::new(link, disk, store, conductor, arena, Some(tls)),
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
+        canary: None,
         next_timeout: Some(scenario.epoch),
         failure: None,
     };
@@ -128,57 +129,46 @@ fn make_disk(scenario: &Scenario, seed: u64) -> SimDisk {
         ..scenario.disk
     });
     for object in &scenario.objects {
-        let file = disk.add_file(pattern(object.content, object.size_bytes));
+        let file = disk.add_file(content_of(object));
         assert_eq!(
             file as usize, object.number,
             "the disk numbers its files as we do"
         );
     }
-    for (at, event) in &scenario.events {
-        let (Event::Change { object } | Event::Alter { object }) = event else {
-            continue;
-        };
-        let object = &scenario.objects[*object];
-        let later = object
-            .later
-            .expect("invariant: an object that changes has a later content");
-        let file = u32::try_from(object.number).expect("invariant: few objects");
-        let content = pattern(later.content, object.size_bytes);
-        let kind = if later.is_noticed {
-            SimChange::Detected
-        } else {
-            SimChange::Silent
-        };
-        disk.change_file(file, *at, content, kind);
-    }
     disk
 }
 
-fn pattern(content: Content, size_bytes: u64) -> SimContent {
+fn content_of(object: &ObjectPlan) -> SimContent {
     SimContent::Pattern {
-        seed: content.seed(),
-        size_bytes,
+        seed: object.content.seed(),
+        size_bytes: object.size_bytes,
     }
 }
 
 fn make_store(scenario: &Scenario) -> Store {
     let mut catalogue = Catalogue::new();
     for object in &scenario.objects {
-        catalogue.insert(&object.path(), entry(object, 0, scenario.answers_later));
+        let file = u32::try_from(object.number).expect("invariant: few objects");
+        let entry = entry(object, 0, file, scenario.answers_later);
+        catalogue.insert(&object.path(), entry);
     }
     Store::catalogue(catalogue, scenario.store)
 }
 
-fn entry(object: &ObjectPlan, version: i64, answers_later: bool) -> CatalogueEntry {
-    let seconds = i64::try_from(UNIX_SECONDS).expect("invariant: within i64") - 1000 + version;
-    let time = FileTime { seconds, nanos: 7 };
+/// What an object's name leads to: a version of it, in this file of the disk.
+fn entry(object: &ObjectPlan, version: u32, file: u32, answers_later: bool) -> CatalogueEntry {
+    let (seconds, nanos) = object.modified(version);
+    let seconds = seconds.cast_signed();
     CatalogueEntry {
-        source: u32::try_from(object.number).expect("invariant: few objects"),
+        source: file,
         metadata: Metadata {
-            size_bytes: object.size_bytes,
-            modified: time,
-            changed: time,
-            inode: object.number as u64 + 100,
+            size_bytes: object.at(version).size_bytes,
+            modified: FileTime { seconds, nanos },
+            changed: FileTime {
+                seconds: seconds + i64::from(version),
+                nanos,
+            },
+            inode: u64::from(file) + 100,
             ..Metadata::default()
         },
         answers_later,
@@ -278,17 +268,44 @@ impl Atlas {
             Event::GoOn => self.worker.link_mut().link_mut().set_stopped(now, false),
             Event::ShutDown => self.worker.shut_down(now),
             Event::Abort => self.worker.abort_all(),
-            // The disk got it when it was made; nothing else may notice. The other is the switch's.
-            Event::Alter { .. } | Event::Resteer { .. } => {}
-            Event::Change { object } => {
-                let object = &self.objects[object];
-                let entry = entry(object, 1, self.answers_later);
-                let catalogue = self.worker.store_mut().catalogue_mut();
-                catalogue
-                    .expect("invariant: a catalogue")
-                    .insert(&object.path(), entry);
-            }
+            Event::Change { object } => self.change(now, self.objects[object]),
+            // The switch's.
+            Event::Resteer { .. } => {}
         }
+    }
+
+    /// A file changes, and what its name leads to.
+    fn change(&mut self, now: Instant, object: ObjectPlan) {
+        let later = object.later;
+        let later = later.expect("invariant: an object that changes has a later content");
+        let version = object.version_at(now);
+        let content = content_of(&object.at(version));
+        let mut file = u32::try_from(object.number).expect("invariant: few objects");
+        let disk = self.worker.disk_mut();
+        let detected = match self.canary {
+            Some(Canary::Unchecked) => SimChange::Silent,
+            _ => SimChange::Detected,
+        };
+        let verified = match self.canary {
+            Some(Canary::Growth) => SimChange::Detected,
+            _ => SimChange::Verified,
+        };
+        match later.change {
+            Change::Replaced => file = disk.add_file(content),
+            Change::Rewritten => disk.change_file(file, content, detected),
+            Change::Grown | Change::Touched | Change::Attributed => {
+                disk.change_file(file, content, verified);
+            }
+            // Nothing else may notice.
+            Change::Unnoticed => return disk.change_file(file, content, SimChange::Silent),
+        }
+        if self.canary == Some(Canary::Stale) {
+            return;
+        }
+        let entry = entry(&object, version, file, self.answers_later);
+        let catalogue = self.worker.store_mut().catalogue_mut();
+        let catalogue = catalogue.expect("invariant: a catalogue");
+        catalogue.insert(&object.path(), entry);
     }
 
     /// The resources it holds.
@@ -347,6 +364,7 @@ impl Atlas {
 
     /// Adds the deliberate bug of a canary, if that bug is in the server.
     pub(crate) fn plant(&mut self, canary: Canary) {
+        self.canary = Some(canary);
         match canary {
             Canary::Repeat => self.worker.link_mut().alter_retransmissions(),
             Canary::Loan => self.worker.link_mut().link_mut().give_back_early(),

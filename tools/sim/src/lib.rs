@@ -20,6 +20,9 @@
 //! | a retransmission has the bytes of the first transmission             | `retransmissions`    |
 //! | no data follows a reset, so none of a file that has changed          | `retransmissions`    |
 //! | status, length and range of a reply are what was requested           | the clients          |
+//! | every byte is of the version whose entity tag the reply has          | the clients          |
+//! | that version is not older than the request                           | the clients          |
+//! | no reply is cut by a file that grows, is replaced, or is touched     | the clients          |
 //! | nothing fails that no injected fault explains                        | `Scenario::permits`  |
 //! | every request of a well-behaved client is answered in the end        | the clients          |
 //! | a client that misbehaves is answered, or its connection ended        | the clients          |
@@ -31,8 +34,8 @@
 //! | goodput, retransmissions and windows are within bounds of the path   | `paths::oracle`      |
 //!
 //! Faults: lost, delayed, duplicated and corrupted frames; low rates and small path MTUs; full
-//! queues; reads that fail or hang; files that change, visibly or not; few slots, connections and
-//! objects; an interface that goes down; a server that is shut down; counters about to wrap; keys
+//! queues; reads that fail or hang; files that grow, are replaced, touched or rewritten, visibly or not; few
+//! slots, connections and objects; an interface that goes down; a server that is shut down; counters about to wrap; keys
 //! that reach their limit; clients that reset, vanish, stop reading, send a byte at a time or
 //! garbage, update their keys, flip one bit, or send plaintext to the TLS port; floods of
 //! unfinished handshakes; an off-path attacker; peers that hold connections open for ever or cause

@@ -193,13 +193,16 @@ fn a_run_of_the_product_repeats() {
 }
 
 /// The violation that shows each canary.
-const COMPLAINTS: [(Canary, &str, &str); 11] = [
+const COMPLAINTS: [(Canary, &str, &str); 14] = [
     (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
     (Canary::Slot, "swarm", "resources: "),
     (Canary::Silence, "swarm", "hang"),
     (Canary::Repeat, "swarm", "is not what was first sent"),
     (Canary::Unnoticed, "swarm", "is not what was first sent"),
+    (Canary::Unchecked, "changes", "wrong byte"),
+    (Canary::Growth, "changes", "RST in a reply"),
+    (Canary::Stale, "changes", "no tag of object"),
     (Canary::Reads, "abusive", "too much was read"),
     (Canary::SendTimeout, "abusive", "is still open"),
     (Canary::Loan, "lending", "wrong byte"),

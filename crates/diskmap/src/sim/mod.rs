@@ -8,10 +8,14 @@
 //! A device can be made to hang ([`SimDisk::set_hung`]), as a mount does whose server is gone: its
 //! commands complete only once it answers again. Other devices go on.
 //!
+//! Files change as [`SimChange`] says. The verdicts are those of `uring`: a read of a file that was
+//! rewritten is refused, one of a file that grew or was touched takes as long as another one in addition.
+//!
 //! It refuses to do what a real disk under `uring` does not do: to leave out bytes in the middle of
-//! a successful read, to complete a command twice. The exception is [`SimChange::Silent`]: content
-//! that changes with unchanged timestamps. It tests that the layers above detect the change. It has no status
-//! and no witnesses: the simulation says what the check of a change finds.
+//! a successful read, to complete a command twice. There are two exceptions: [`SimChange::Silent`], content
+//! that changes with unchanged timestamps, tests that the layers above detect the change; and a file that
+//! grows before its first read is not refused, although it has no witness. It has no status and no witnesses:
+//! the simulation says what the check of a change finds.
 //!
 //! Bounded by [`SimConfig::queue_depth`] and [`SimConfig::files_max`]; the catalogue is as large
 //! as the simulation makes it.
@@ -19,7 +23,7 @@
 mod content;
 
 use core::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::os::fd::BorrowedFd;
 
 use clock::{Duration, Instant};
@@ -84,13 +88,16 @@ impl SimConfig {
     }
 }
 
-/// Whether the disk's check detects a change of a file.
+/// What the disk's check finds of a change of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SimChange {
-    /// Reads of files opened before end in [`DiskError::Changed`].
+    /// It was rewritten: reads of files opened before end in [`DiskError::Changed`].
     Detected,
-    /// Reads bring the new bytes as if nothing had happened, up to the length at open. For a new content that is no
-    /// shorter: one that begins with the old one is an append, which a real disk finds harmless.
+    /// It has grown, or its times have moved: completions of files opened before wait for another read, and bring
+    /// bytes up to the length at open. Only for a new content that begins with the old one.
+    Verified,
+    /// Reads bring the new bytes as if nothing had happened, up to the length at open. Only for a new content
+    /// that is no shorter.
     Silent,
 }
 
@@ -102,15 +109,8 @@ struct CatalogueFile {
     device: u32,
     /// Counts detected changes.
     version: u32,
-}
-
-/// A change to come.
-#[derive(Debug)]
-struct Change {
-    at: Instant,
-    catalogue_id: u32,
-    content: SimContent,
-    kind: SimChange,
+    /// Counts verified changes.
+    status: u32,
 }
 
 /// An open file.
@@ -119,6 +119,8 @@ struct OpenFile {
     catalogue_id: u32,
     /// The catalogue's at open; `None` once it was written through us.
     version: Option<u32>,
+    /// The catalogue's at the last check.
+    status: u32,
     limits: FileLimits,
 }
 
@@ -148,6 +150,8 @@ struct Command {
     length_bytes: u32,
     slot: CommandSlot,
     fails: bool,
+    /// The status that its file is verified for, once it is complete.
+    verified: Option<u32>,
 }
 
 /// When a submitted command is due, a random number for the order among equals, and its table index.
@@ -159,8 +163,6 @@ pub struct SimDisk {
     config: SimConfig,
     random: ChaCha8Rng,
     catalogue: Vec<CatalogueFile>,
-    /// Changes to come, by time, and in the order they were ordered among equals.
-    changes: VecDeque<Change>,
     /// Generation and open file of each index; closing increments the generation.
     files: Vec<(u16, Option<OpenFile>)>,
     commands: Vec<Option<Command>>,
@@ -192,7 +194,6 @@ impl SimDisk {
             config,
             random: ChaCha8Rng::seed_from_u64(config.seed),
             catalogue: Vec::new(),
-            changes: VecDeque::new(),
             files: vec![(0, None); config.files_max as usize],
             commands: (0..depth).map(|_| None).collect(),
             free_commands: (0..config.queue_depth).rev().collect(),
@@ -217,6 +218,7 @@ impl SimDisk {
             content,
             device,
             version: 0,
+            status: 0,
         });
         id
     }
@@ -250,43 +252,23 @@ impl SimDisk {
         })
     }
 
-    /// Gives a file of the catalogue new content at `at`.
+    /// Gives a file of the catalogue new content.
     ///
     /// # Panics
     /// If there is no such file.
-    pub fn change_file(&mut self, id: u32, at: Instant, content: SimContent, kind: SimChange) {
-        assert!(
-            (id as usize) < self.catalogue.len(),
-            "there is no file {id}"
-        );
-        let index = self.changes.partition_point(|change| change.at <= at);
-        self.changes.insert(
-            index,
-            Change {
-                at,
-                catalogue_id: id,
-                content,
-                kind,
-            },
-        );
+    pub fn change_file(&mut self, id: u32, content: SimContent, kind: SimChange) {
+        let stored = &mut self.catalogue[id as usize];
+        stored.content = content;
+        match kind {
+            SimChange::Detected => stored.version += 1,
+            SimChange::Verified => stored.status += 1,
+            SimChange::Silent => {}
+        }
     }
 
     /// From now on `sqsync` fails, as it does when the kernel takes no more reads.
     pub const fn refuse_submits(&mut self, error: DiskError) {
         self.refusal = Some(error);
-    }
-
-    /// Applies the changes due at `now`, as `sqsync` and `consume_completions` do. Call it before
-    /// `open`, which has no `now`.
-    pub fn advance(&mut self, now: Instant) {
-        while self.changes.front().is_some_and(|change| change.at <= now) {
-            let Some(change) = self.changes.pop_front() else {
-                return;
-            };
-            let stored = &mut self.catalogue[change.catalogue_id as usize];
-            stored.content = change.content;
-            stored.version += u32::from(change.kind == SimChange::Detected);
-        }
     }
 
     /// When the next completion is due; `None` if nothing is submitted.
@@ -327,6 +309,37 @@ impl SimDisk {
             return self.draw_between(latency_max.min(stuck_max), stuck_max);
         }
         self.draw_between(latency_min, latency_max)
+    }
+
+    /// Whether the completion of a command waits, from now on, for the verification of its file, which takes
+    /// as long as another read.
+    fn hold(&mut self, now: Instant, index: u32) -> bool {
+        let command = self.commands[index as usize].as_ref();
+        let command = command.expect("invariant: what is submitted is in the table");
+        let (file, verified) = (command.file_index, command.verified);
+        let Some(open) = self.open_file(file).filter(|open| open.version.is_some()) else {
+            return false;
+        };
+        if let Some(status) = verified {
+            let checked = OpenFile {
+                status: status.max(open.status),
+                ..open
+            };
+            self.files[usize::from(file.table_index())].1 = Some(checked);
+            return false;
+        }
+        let status = self.catalogue[open.catalogue_id as usize].status;
+        if status == open.status {
+            return false;
+        }
+        self.counters.disk_verify_commands += 1;
+        if let Some(command) = &mut self.commands[index as usize] {
+            command.verified = Some(status);
+        }
+        let due = now + self.draw_latency();
+        let lot = self.random.next_u32();
+        self.submitted.push(Reverse((due, lot, index)));
+        true
     }
 
     /// Ends a command: what the device has done by now, and what the check says.
@@ -405,6 +418,7 @@ impl Disk for SimDisk {
         let open = OpenFile {
             catalogue_id,
             version: Some(stored.version),
+            status: stored.status,
             limits,
         };
         let entry = self.files.iter().position(|(_, open)| open.is_none());
@@ -442,6 +456,7 @@ impl Disk for SimDisk {
             length_bytes: read.length_bytes,
             slot: CommandSlot::Reading(read.slot.into_reading()),
             fails: false,
+            verified: None,
         };
         self.enqueue(index, command);
         Ok(())
@@ -474,6 +489,7 @@ impl Disk for SimDisk {
             length_bytes: write.length_bytes,
             slot: CommandSlot::Writing(write.slot),
             fails: false,
+            verified: None,
         };
         self.enqueue(index, command);
         Ok(())
@@ -483,7 +499,6 @@ impl Disk for SimDisk {
         if let Some(error) = self.refusal {
             return Err(error);
         }
-        self.advance(now);
         for at in 0..self.enqueued.len() {
             let index = self.enqueued[at];
             let mut latency = self.draw_latency();
@@ -509,7 +524,6 @@ impl Disk for SimDisk {
         completions_max: usize,
         sink: &mut dyn FnMut(&mut Arena, Completion),
     ) -> usize {
-        self.advance(now);
         let mut consumed = 0;
         while consumed < completions_max && self.next_event().is_some_and(|due| due <= now) {
             let Some(Reverse((_, _, index))) = self.submitted.pop() else {
@@ -517,6 +531,9 @@ impl Disk for SimDisk {
             };
             if self.is_stuck(index) {
                 self.stuck.push(index);
+                continue;
+            }
+            if self.hold(now, index) {
                 continue;
             }
             let command = self.commands[index as usize].take();

@@ -74,7 +74,7 @@ impl Bench {
         self.disk.sqsync(now).expect("cannot fail");
         while let Some(due) = self.disk.next_event() {
             now = due;
-            assert!(self.consume(now, 1) == 1);
+            self.consume(now, 1);
         }
         assert_eq!(self.disk.in_flight(), 0);
         assert_eq!(self.arena.free_count(), self.arena.slot_count());
@@ -214,84 +214,83 @@ fn a_full_queue_gives_the_read_back() {
     assert_eq!(bench.completions.len(), 3);
 }
 
+/// The content of `seed`, of so many bytes.
+fn content(seed: u64, size_bytes: u64) -> SimContent {
+    SimContent::Pattern { seed, size_bytes }
+}
+
 #[test]
-fn a_change_is_detected_in_files_opened_before_it() {
+fn a_rewrite_is_detected_in_files_opened_before_it() {
     let mut bench = Bench::new(SimConfig::new(1));
     let id = bench.add(9);
-    let content = SimContent::Pattern {
-        seed: 10,
-        size_bytes: SIZE_BYTES,
-    };
-    bench
-        .disk
-        .change_file(id, Instant::from_millis(10), content, SimChange::Detected);
     let before = bench.open(id);
     bench.read(before, 0, 0);
     bench.run(Instant::ZERO);
     bench.read(before, 0, 1);
-    bench.run(Instant::from_millis(10));
+    bench.disk.sqsync(Instant::from_millis(9)).expect("taken");
+    // While the read is in flight.
+    let other = content(10, SIZE_BYTES);
+    bench.disk.change_file(id, other, SimChange::Detected);
+    bench.run(Instant::from_millis(9));
     let after = bench.open(id);
     bench.read(after, 0, 2);
+    bench.read(before, 0, 3);
     bench.run(Instant::from_millis(11));
+    bench.completions.sort_by_key(|(token, _)| *token);
+    let (of, changed) = (|seed| Ok(expected(seed, 0, 4096)), Err(DiskError::Changed));
     let results: Vec<_> = bench
         .completions
         .into_iter()
         .map(|(_, result)| result)
         .collect();
-    let changed = Err(DiskError::Changed);
-    assert_eq!(
-        results,
-        [Ok(expected(9, 0, 4096)), changed, Ok(expected(10, 0, 4096))]
-    );
-    assert_eq!(bench.disk.counters().disk_changed_commands, 1);
+    assert_eq!(results, [of(9), changed.clone(), of(10), changed]);
+    assert_eq!(bench.disk.counters().disk_changed_commands, 2);
 }
 
 #[test]
-fn a_file_appended_to_is_read_to_the_length_that_it_had() {
-    let mut bench = Bench::new(SimConfig::new(1));
+fn a_completion_of_a_file_that_grew_takes_another_read() {
+    const LATENCY_MICROS: u64 = 80;
+    let mut bench = Bench::new(SimConfig {
+        latency_max: Duration::from_micros(LATENCY_MICROS),
+        ..SimConfig::new(1)
+    });
     let id = bench.add(9);
-    let file = bench.open(id);
-    let content = SimContent::Pattern {
-        seed: 9,
-        size_bytes: SIZE_BYTES + 100_000,
-    };
-    bench
-        .disk
-        .change_file(id, Instant::ZERO, content, SimChange::Silent);
-    let last_block = SIZE_BYTES / 4096 * 4096;
-    for (token, offset) in [(0, 0), (1, last_block), (2, last_block + 4096)] {
-        bench.read(file, offset, token);
+    let (before, last) = (bench.open(id), SIZE_BYTES / 4096 * 4096);
+    let mut now = Instant::ZERO;
+    // Grown once, twice, not at all, and once more.
+    for (times, rounds) in [(1, 2), (2, 2), (0, 1), (1, 2)] {
+        let begun = now;
+        bench.read(before, last, rounds);
+        bench.disk.sqsync(now).expect("taken");
+        for more in 1..=times {
+            let grown = content(9, SIZE_BYTES + more);
+            bench.disk.change_file(id, grown, SimChange::Verified);
+        }
+        now = bench.run(now);
+        assert_eq!(
+            now.since(begun).as_micros(),
+            u128::from(rounds * LATENCY_MICROS)
+        );
     }
-    bench.run(Instant::ZERO);
-    bench.completions.sort_by_key(|(token, _)| *token);
-    let left = SIZE_BYTES - last_block;
-    let results = [
-        expected(9, 0, 4096),
-        expected(9, last_block, left),
-        Vec::new(),
-    ];
-    let completions = std::mem::take(&mut bench.completions);
-    assert_eq!(
-        completions
-            .into_iter()
-            .map(|(_, it)| it)
-            .collect::<Vec<_>>(),
-        results.map(Ok)
-    );
-}
-
-#[test]
-fn a_change_during_the_read_is_detected() {
-    let mut bench = Bench::new(SimConfig::new(1));
-    let id = bench.add(9);
-    let content = SimContent::Bytes(Vec::new());
+    let old = expected(9, last, 4096);
+    let handed_out = bench.completions.iter().map(|(_, result)| result.as_ref());
+    let handed_out: Vec<_> = handed_out.map(|result| result.expect("the same")).collect();
+    // Up to the length at open.
+    assert!(handed_out.iter().all(|bytes| **bytes == old));
+    assert_eq!(bench.disk.counters().disk_verify_commands, 3);
+    // Both: it was rewritten.
     bench
         .disk
-        .change_file(id, Instant::from_micros(50), content, SimChange::Detected);
-    let file = bench.open(id);
-    bench.read(file, 0, 0);
-    bench.run(Instant::ZERO);
-    assert_eq!(bench.completions, [(0, Err(DiskError::Changed))]);
+        .change_file(id, content(9, SIZE_BYTES + 9), SimChange::Verified);
+    bench
+        .disk
+        .change_file(id, content(10, SIZE_BYTES), SimChange::Detected);
+    bench.read(before, 0, 9);
+    bench.run(now);
+    assert_eq!(
+        bench.completions.last(),
+        Some(&(9, Err(DiskError::Changed)))
+    );
 }
 
 #[test]
@@ -299,13 +298,8 @@ fn a_silent_change_brings_the_new_bytes() {
     let mut bench = Bench::new(SimConfig::new(1));
     let id = bench.add(9);
     let file = bench.open(id);
-    let content = SimContent::Pattern {
-        seed: 10,
-        size_bytes: SIZE_BYTES,
-    };
-    bench
-        .disk
-        .change_file(id, Instant::ZERO, content, SimChange::Silent);
+    let other = content(10, SIZE_BYTES);
+    bench.disk.change_file(id, other, SimChange::Silent);
     bench.read(file, 0, 0);
     bench.run(Instant::ZERO);
     assert_eq!(bench.completions, [(0, Ok(expected(10, 0, 4096)))]);

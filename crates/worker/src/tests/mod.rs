@@ -49,7 +49,6 @@ fn a_completion_leaves_in_the_round_it_is_reaped() {
     world.settle();
     let before = world.counter("link_transmitted_frames");
     world.now += DISK_LATENCY;
-    world.worker.disk_mut().advance(world.now);
     assert!(world.step().progressed);
     assert!(world.counter("link_transmitted_frames") > before);
 }
@@ -313,12 +312,8 @@ fn a_changed_file_is_opened_anew_for_the_next_request() {
             seed: 99,
             size_bytes: FILE_BYTES,
         };
-        let now = world.now;
-        world
-            .worker
-            .disk_mut()
-            .change_file(0, now, other.clone(), SimChange::Detected);
-        world.worker.disk_mut().advance(now);
+        let disk = world.worker.disk_mut();
+        disk.change_file(0, other.clone(), SimChange::Detected);
         world.ask(0);
         world.run_until(|client| client.is_reset);
         assert!(world.counter("disk_changed_commands") > 0);
@@ -339,9 +334,8 @@ fn an_object_appended_to_is_sent_to_the_length_that_it_had() {
         seed: 0,
         size_bytes: FILE_BYTES + 100_000,
     };
-    let now = world.now;
     let disk = world.worker.disk_mut();
-    disk.change_file(0, now, longer, SimChange::Silent);
+    disk.change_file(0, longer, SimChange::Verified);
     world.fetch(0);
     assert_eq!(world.counter("store_opened_objects"), 1);
     world.assert_quiet();

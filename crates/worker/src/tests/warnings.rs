@@ -69,10 +69,8 @@ fn a_file_that_changed_is_logged_with_its_path() {
         seed: 99,
         size_bytes: FILE_BYTES,
     };
-    let now = world.now;
     let disk = world.worker.disk_mut();
-    disk.change_file(0, now, other, SimChange::Detected);
-    disk.advance(now);
+    disk.change_file(0, other, SimChange::Detected);
     world.ask(0);
     world.run_until(|client| client.is_reset);
     let lines = told(&mut world);

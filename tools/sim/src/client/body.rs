@@ -1,14 +1,11 @@
 //! Compares the bytes of a body with the expected ones, as they arrive.
 //!
 //! A body is one part of an object, several parts with text between them (RFC 9110 s14.6), or text
-//! that is not checked. It refuses bytes of two versions of an object in one reply.
+//! that is not checked. It refuses bytes of another version of an object than the one that the reply names.
 
 use super::Violation;
-use super::plan::{ExpectedBody, ObjectPlan, PARTS_MAX};
-use crate::content::Content as ObjectContent;
+use super::plan::{Change, ExpectedBody, ObjectPlan, PARTS_MAX};
 
-/// More first bytes than these are not the same in two versions by chance (one in 2^64).
-const CHANCE_BYTES: u64 = 8;
 /// A line between two parts longer than this is a violation.
 const LINE_BYTES_MAX: usize = 256;
 
@@ -25,7 +22,7 @@ enum Content {
     /// The text of an error.
     Text,
     /// One part, from this offset on.
-    Part(ObjectCheck, u64),
+    Part(ObjectPlan, u64),
     /// Several.
     Parts(Box<Parts>),
 }
@@ -39,7 +36,7 @@ impl Body {
                 object,
                 offset_bytes,
                 ..
-            } => Content::Part(ObjectCheck::new(object), offset_bytes),
+            } => Content::Part(object, offset_bytes),
             ExpectedBody::Parts { object, parts } => {
                 let delimiter = format!("--{}", boundary.unwrap_or_default());
                 Content::Parts(Box::new(Parts::new(object, parts.as_slice(), delimiter)))
@@ -68,8 +65,8 @@ impl Body {
         self.done_bytes += bytes.len() as u64;
         match &mut self.content {
             Content::Text => Ok(0),
-            Content::Part(check, offset_bytes) => {
-                check.compare(*offset_bytes + at, bytes)?;
+            Content::Part(object, offset_bytes) => {
+                compare(object, *offset_bytes + at, bytes)?;
                 Ok(bytes.len() as u64)
             }
             Content::Parts(parts) => {
@@ -83,70 +80,29 @@ impl Body {
     }
 }
 
-/// Compares bytes with an object: all of them with one version.
-#[derive(Debug)]
-struct ObjectCheck {
-    object: ObjectPlan,
-    is_later: bool,
-    compared_bytes: u64,
-}
-
-impl ObjectCheck {
-    const fn new(object: ObjectPlan) -> Self {
-        Self {
-            object,
-            is_later: false,
-            compared_bytes: 0,
+/// Compares bytes with those of an object from `at` on.
+fn compare(object: &ObjectPlan, at: u64, bytes: &[u8]) -> Result<(), Violation> {
+    let place = match object.later {
+        Some(later) if later.change == Change::Unnoticed => {
+            object.content.first_of_neither(later.content, at, bytes)
         }
-    }
-
-    fn compare(&mut self, at: u64, bytes: &[u8]) -> Result<(), Violation> {
-        let object = &self.object;
-        let place = match object.later {
-            Some(later) if !later.is_noticed => {
-                object.content.first_of_neither(later.content, at, bytes)
-            }
-            _ => self.version_of(at, bytes)?.first_difference(at, bytes),
-        };
-        self.compared_bytes += bytes.len() as u64;
-        match place {
-            None => Ok(()),
-            Some(place) => Err(format!(
-                "wrong byte at offset {} of object {} ({} bytes)",
-                at + place as u64,
-                self.object.number,
-                self.object.size_bytes
-            )),
-        }
-    }
-
-    /// The version that this reply is of.
-    fn version_of(&mut self, at: u64, bytes: &[u8]) -> Result<ObjectContent, Violation> {
-        let object = &self.object;
-        let later = object.later.map(|later| later.content);
-        Ok(match later {
-            Some(later) if self.is_later => later,
-            Some(later) if object.content.first_difference(at, bytes).is_some() => {
-                // What came before was of the first version, unless it was so short that it may
-                // be the same in both.
-                self.is_later = true;
-                if self.compared_bytes > CHANCE_BYTES {
-                    return Err(format!(
-                        "two versions of object {} in a reply",
-                        object.number
-                    ));
-                }
-                later
-            }
-            _ => object.content,
-        })
+        _ => object.content.first_difference(at, bytes),
+    };
+    match place {
+        None => Ok(()),
+        Some(place) => Err(format!(
+            "wrong byte at offset {} of object {} ({} bytes)",
+            at + place as u64,
+            object.number,
+            object.size_bytes
+        )),
     }
 }
 
 /// A `multipart/byteranges` body.
 #[derive(Debug)]
 struct Parts {
-    check: ObjectCheck,
+    object: ObjectPlan,
     /// Offset and length of the parts to come, the last one first.
     ahead: Vec<(u64, u64)>,
     /// The part whose bytes come now: where they begin, and how many are left.
@@ -162,7 +118,7 @@ impl Parts {
     fn new(object: ObjectPlan, parts: &[(u64, u64)], delimiter: String) -> Self {
         debug_assert!(parts.len() <= PARTS_MAX);
         Self {
-            check: ObjectCheck::new(object),
+            object,
             ahead: parts.iter().rev().copied().collect(),
             data: None,
             announced: None,
@@ -177,7 +133,7 @@ impl Parts {
         while !bytes.is_empty() {
             if let Some((at, left)) = self.data {
                 let count = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                self.check.compare(at, &bytes[..count])?;
+                compare(&self.object, at, &bytes[..count])?;
                 verified += count as u64;
                 let left = left - count as u64;
                 self.data = (left > 0).then_some((at + count as u64, left));
@@ -225,7 +181,7 @@ impl Parts {
         }
         if let Some(range) = line.strip_prefix("Content-Range: ") {
             let (offset, length) = self.ahead.pop().ok_or("a part too many")?;
-            let wanted = content_range(&self.check.object, offset, length);
+            let wanted = content_range(&self.object, offset, length);
             if range != wanted {
                 return Err(format!("part {range:?}, expected {wanted:?}"));
             }
@@ -250,16 +206,12 @@ pub(super) fn content_range(object: &ObjectPlan, offset: u64, length: u64) -> St
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, ExpectedBody, ObjectPlan};
+    use super::{Body, Change, ExpectedBody, ObjectPlan};
     use crate::client::plan::{Later, PartList};
     use crate::content::Content;
 
-    fn object(later: Option<Content>) -> ObjectPlan {
-        let later = later.map(|content| Later {
-            content,
-            is_noticed: true,
-            changes_at: clock::Instant::ZERO,
-        });
+    fn object(later: Option<(Change, Content)>) -> ObjectPlan {
+        let later = later.map(|(change, content)| Later::once(change, content));
         ObjectPlan {
             number: 1,
             content: Content::new(9, 1, 0),
@@ -284,44 +236,36 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_object_is_delivered_in_one_version_or_the_other() {
-        let (first, later) = (object(None).content, Content::new(9, 1, 1));
-        let body = ExpectedBody::Part {
-            object: object(Some(later)),
-            offset_bytes: 0,
-            length_bytes: 1000,
-        };
-        let (old, new) = (bytes(first, 0, 1000), bytes(later, 0, 1000));
-        let mixed = [&old[..500], &new[500..]].concat();
-        let mixed_back = [&new[..500], &old[500..]].concat();
-        for step in [1, 100, 2000] {
-            assert_eq!(read(body, &old, step), Ok(1000));
-            assert_eq!(read(body, &new, step), Ok(1000));
-            assert!(read(body, &mixed, step).is_err());
-            assert!(read(body, &mixed_back, step).is_err());
-        }
-    }
-
-    #[test]
-    fn an_object_that_changed_unnoticed_is_delivered_in_bytes_of_both() {
-        let (first, later) = (object(None).content, Content::new(9, 1, 1));
-        let mut plan = object(Some(later));
-        if let Some(later) = &mut plan.later {
-            later.is_noticed = false;
-        }
-        let body = ExpectedBody::Part {
-            object: plan,
-            offset_bytes: 0,
-            length_bytes: 1000,
-        };
-        let (old, new) = (bytes(first, 0, 1000), bytes(later, 0, 1000));
+    fn bytes_are_of_one_version_unless_nothing_shows_the_change() {
+        let (first, second) = (Content::new(9, 1, 0), Content::new(9, 1, 1));
+        let (old, new) = (bytes(first, 0, 1000), bytes(second, 0, 1000));
         let mixed = [&old[..300], &new[300..700], &old[700..]].concat();
         let mut wrong = mixed.clone();
         wrong[800] = !(old[800] & new[800]) & (old[800] ^ new[800] ^ 0xff);
         assert!(wrong[800] != old[800] && wrong[800] != new[800]);
-        for step in [1, 100, 2000] {
-            assert_eq!(read(body, &mixed, step), Ok(1000));
-            assert!(read(body, &wrong, step).is_err());
+        for (change, version, stream, is_right) in [
+            (Change::Rewritten, 0, &old, true),
+            (Change::Rewritten, 0, &new, false),
+            (Change::Rewritten, 0, &mixed, false),
+            (Change::Rewritten, 1, &new, true),
+            (Change::Rewritten, 1, &old, false),
+            (Change::Rewritten, 1, &mixed, false),
+            (Change::Unnoticed, 0, &mixed, true),
+            (Change::Unnoticed, 0, &wrong, false),
+            // What was asked for after the change is of the new bytes only.
+            (Change::Unnoticed, 1, &new, true),
+            (Change::Unnoticed, 1, &mixed, false),
+        ] {
+            let object = object(Some((change, second)));
+            let body = ExpectedBody::Part {
+                object: object.at(version),
+                offset_bytes: 0,
+                length_bytes: 1000,
+            };
+            for step in [1, 100, 2000] {
+                let judged = read(body, stream, step);
+                assert_eq!(judged.is_ok(), is_right, "{change:?} {version}: {judged:?}");
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, HandshakeKind};
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{self, RecvError, State};
 
-use super::plan::{Conduct, ConnectionPlan, Expected, Permits, RequestPlan, StreamEnd};
+use super::plan::{Asked, Conduct, ConnectionPlan, Permits, RequestPlan, StreamEnd};
 use super::reply::ReplyReader;
 use super::secure::{ReceiveError, Secure};
 use super::{REPLY_TIMEOUT, Violation};
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     sent: usize,
     /// Requests written to the outbox.
     pub(super) asked: usize,
-    pub(super) awaiting: VecDeque<Expected>,
+    pub(super) awaiting: VecDeque<Asked>,
     pub(super) reader: ReplyReader,
     pub(super) received_bytes: u64,
     /// Whether some of a reply was among them.
@@ -162,7 +162,8 @@ impl Connection {
         let is_worn = permits.worn_keys && self.keeps_keys && self.is_ready();
         // When half of the records of a key are used, no more requests are taken.
         let key_used = (is_worn && between).then_some(Excuse::KeyUsed);
-        let broken = (permits.broken_replies || is_worn).then_some(Excuse::Broken);
+        let broken =
+            (permits.broken_replies || self.may_be_cut() || is_worn).then_some(Excuse::Broken);
         let refused = |may_be_broken| {
             permits
                 .refusals
@@ -196,6 +197,13 @@ impl Connection {
             Ending::Silence => aborted.or(broken).filter(|_| permits.lateness),
             _ => unreachable!("an ending that needs no excuse"),
         }
+    }
+
+    /// Whether a change of an object that was asked for may cut replies. A reply that has arrived is among
+    /// them: the server may not know that.
+    fn may_be_cut(&self) -> bool {
+        let mut asked = self.plan.requests.iter().take(self.asked);
+        asked.any(RequestPlan::may_be_cut)
     }
 
     pub(super) fn describe_ending(&self, now: Instant, ending: &Ending) -> String {
@@ -318,6 +326,7 @@ impl Connection {
     }
 
     fn handle_bytes(&mut self, bytes: &[u8], permits: Permits) -> Result<(), ReceiveError> {
+        let broken_replies = permits.broken_replies || self.may_be_cut();
         let Self {
             secure,
             reader,
@@ -332,6 +341,7 @@ impl Connection {
         let permits = Permits {
             // A head that is never completed gets a 408.
             lateness: permits.lateness || !plan.conduct.is_proper(),
+            broken_replies,
             ..permits
         };
         let mut judge = |text: &[u8]| {
@@ -473,16 +483,16 @@ impl Connection {
 
     fn ask_properly(&mut self, now: Instant) {
         while self.awaiting.len() < self.plan.pipeline && self.may_ask() {
-            let Some(request) = self.plan.requests.get(self.asked) else {
+            let Some(&request) = self.plan.requests.get(self.asked) else {
                 break;
             };
-            let expected = request.expected_at(now);
+            let since = request.object.map_or(0, |object| object.version_at(now));
             self.say(&request.head_bytes());
             if self.corrupted != Corrupted::No {
                 // A record that cannot be decrypted requests nothing.
                 break;
             }
-            self.awaiting.push_back(expected);
+            self.awaiting.push_back(Asked { request, since });
             self.asked += 1;
         }
     }

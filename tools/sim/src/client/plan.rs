@@ -10,7 +10,11 @@ use clock::Instant;
 use rustls::SupportedCipherSuite;
 
 use crate::content::Content;
+use crate::credentials::UNIX_SECONDS;
 use crate::scenario::{PORT, SECURE_PORT};
+
+/// When the files of the first versions were modified: Unix seconds and nanoseconds.
+const MODIFIED: (u64, u32) = (UNIX_SECONDS - 1000, 7);
 
 /// An object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,22 +23,75 @@ pub(crate) struct ObjectPlan {
     pub(crate) number: usize,
     /// Its bytes.
     pub(crate) content: Content,
-    /// What it becomes, if it ever changes.
+    /// How it changes, if it ever does.
     pub(crate) later: Option<Later>,
     /// Length of its content.
     pub(crate) size_bytes: u64,
 }
 
-/// An object after it has changed.
+/// What happens to a file under its clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    /// It becomes longer, its bytes stay.
+    Grown,
+    /// Its name leads to another file, which may be longer; the old one stays as it is.
+    Replaced,
+    /// Its times move.
+    Touched,
+    /// Its time of change moves, that of modification does not.
+    Attributed,
+    /// Other bytes are written to it.
+    Rewritten,
+    /// The same, and neither size nor times show it: nobody can promise more than that each byte is of one of
+    /// both. Over TLS a record is not sealed again to another one.
+    Unnoticed,
+}
+
+/// An object's changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Later {
-    /// Its bytes, as many as before.
+    /// What happens.
+    pub(crate) change: Change,
+    /// Its bytes after that.
     pub(crate) content: Content,
-    /// Whether the file shows that it was changed. If so, a reply is of one version or the other;
-    /// if not, nobody can promise more than that each byte is of one of them.
-    pub(crate) is_noticed: bool,
-    /// When it changes.
-    pub(crate) changes_at: Instant,
+    /// Bytes that each change adds.
+    pub(crate) added_bytes: u64,
+    /// When it first changes,
+    pub(crate) first: Instant,
+    /// how often,
+    pub(crate) times: u32,
+    /// and the time from one change to the next.
+    pub(crate) interval: Duration,
+}
+
+impl Later {
+    /// One change, at once, of the bytes alone.
+    pub(crate) const fn once(change: Change, content: Content) -> Self {
+        Self {
+            change,
+            content,
+            added_bytes: 0,
+            first: Instant::ZERO,
+            times: 1,
+            interval: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Change {
+    /// Those that size or times show.
+    pub(crate) const NOTICED: [Self; 5] = [
+        Self::Grown,
+        Self::Replaced,
+        Self::Touched,
+        Self::Attributed,
+        Self::Rewritten,
+    ];
+
+    /// Whether replies begun before may be cut.
+    pub(crate) const fn may_cut(self) -> bool {
+        matches!(self, Self::Rewritten | Self::Unnoticed)
+    }
 }
 
 impl ObjectPlan {
@@ -43,16 +100,52 @@ impl ObjectPlan {
         format!("/objects/{}.mp4", self.number)
     }
 
-    /// What a request that is sent now must get: if the file has changed and shows it, nothing of before.
-    fn as_of(self, now: Instant) -> Self {
-        match self.later {
-            Some(later) if later.is_noticed && later.changes_at < now => Self {
+    /// How often it has changed by `now`.
+    pub(crate) fn version_at(&self, now: Instant) -> u32 {
+        let changed = self.later.filter(|later| later.first <= now);
+        changed.map_or(0, |later| {
+            let others = now.since(later.first).as_nanos() / later.interval.as_nanos();
+            let others = u32::try_from(others).unwrap_or(u32::MAX);
+            later.times.min(others.saturating_add(1))
+        })
+    }
+
+    /// The same object when it has changed so often.
+    pub(crate) fn at(&self, version: u32) -> Self {
+        match self.later.filter(|_| version > 0) {
+            Some(later) => Self {
                 content: later.content,
-                later: None,
-                ..self
+                size_bytes: self.size_bytes + u64::from(version) * later.added_bytes,
+                ..*self
             },
-            _ => self,
+            None => *self,
         }
+    }
+
+    /// When the file of a version was modified: Unix seconds and nanoseconds.
+    pub(crate) fn modified(&self, version: u32) -> (u64, u32) {
+        let is_kept = |change| matches!(change, Change::Attributed | Change::Unnoticed);
+        let moves = self.later.is_some_and(|later| !is_kept(later.change));
+        let (seconds, nanos) = MODIFIED;
+        let moved = if moves { version.into() } else { 0 };
+        (seconds + moved, nanos)
+    }
+
+    /// The strong entity tag of a version.
+    pub(crate) fn entity_tag(&self, version: u32) -> String {
+        let (seconds, _) = self.modified(version);
+        format!("\"{seconds:x}-{:x}\"", self.at(version).size_bytes)
+    }
+
+    /// The version of an entity tag, strong or weak, from `since` on.
+    pub(crate) fn version_of(&self, since: u32, tag: &str) -> Option<u32> {
+        let mut versions = since..=self.later.map_or(0, |later| later.times);
+        versions.find(|version| {
+            let strong = self.entity_tag(*version);
+            let weak = strong.replace('-', &format!(".{:x}-", MODIFIED.1));
+            tag.strip_prefix("W/")
+                .map_or(tag == strong, |tag| tag == weak)
+        })
     }
 }
 
@@ -323,6 +416,17 @@ pub(crate) enum Condition {
     IfNoneMatch,
     /// `If-Range` with a tag nobody has: the whole object is sent.
     StaleIfRange,
+    /// `If-Range` with the strong tag of the first version: of others, the whole object is sent.
+    FirstIfRange,
+}
+
+/// A request that waits for its reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asked {
+    /// The request.
+    pub(crate) request: RequestPlan,
+    /// The version of its object when it was sent: the reply is of this one or a later one.
+    pub(crate) since: u32,
 }
 
 /// The reply a request must get, when nothing that was injected permits another.
@@ -413,9 +517,10 @@ impl RequestPlan {
             .map(|range| range.field_line())
             .unwrap_or_default();
         let condition = match self.condition {
-            Condition::None => "",
-            Condition::IfNoneMatch => "If-None-Match: *\r\n",
-            Condition::StaleIfRange => "If-Range: \"stale\"\r\n",
+            Condition::None => String::new(),
+            Condition::IfNoneMatch => "If-None-Match: *\r\n".to_owned(),
+            Condition::StaleIfRange => "If-Range: \"stale\"\r\n".to_owned(),
+            Condition::FirstIfRange => format!("If-Range: {}\r\n", self.first_tag()),
         };
         let close = if self.close {
             "Connection: close\r\n"
@@ -426,23 +531,37 @@ impl RequestPlan {
             .into_bytes()
     }
 
-    /// The reply it must get if it is sent now.
-    pub(crate) fn expected_at(&self, now: Instant) -> Expected {
-        let object = self.object.map(|object| object.as_of(now));
-        Self { object, ..*self }.expected()
+    /// The reply it must get if its object never changes.
+    pub(crate) fn expected(&self) -> Expected {
+        self.expected_of(0, &self.first_tag())
     }
 
-    /// The reply it must get at any time.
-    pub(crate) fn expected(&self) -> Expected {
-        let (status, body) = match self.object {
+    fn first_tag(&self) -> String {
+        self.object
+            .map_or_else(String::new, |object| object.entity_tag(0))
+    }
+
+    /// Whether a change of its object may cut its reply.
+    pub(crate) fn may_be_cut(&self) -> bool {
+        let later = self.object.and_then(|object| object.later);
+        later.is_some_and(|later| later.change.may_cut())
+    }
+
+    /// The reply it must get of a version of its object, which has this entity tag.
+    pub(crate) fn expected_of(&self, version: u32, tag: &str) -> Expected {
+        let is_range = match self.condition {
+            Condition::StaleIfRange => false,
+            Condition::FirstIfRange => tag == self.first_tag(),
+            _ => true,
+        };
+        let object = self.object.map(|object| object.at(version));
+        let (status, body) = match object {
             None => (self.instead.status(), ExpectedBody::Text),
             Some(_) if self.condition == Condition::IfNoneMatch => (304, ExpectedBody::Nothing),
             Some(object) => match self.range {
                 // RFC 9110 s14.2: a server ignores Range for any method but GET; s13.1.5: and
                 // where If-Range does not match.
-                Some(range) if !self.head && self.condition == Condition::None => {
-                    range.expected(object)
-                }
+                Some(range) if is_range && !self.head => range.expected(object),
                 _ => (200, whole(object)),
             },
         };
@@ -512,7 +631,7 @@ impl RangePlan {
 /// Which failures the faults of a scenario explain; whatever is not permitted is a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Permits {
-    /// Reads fail or objects change: a reply may be cut by a reset, or be a 500.
+    /// Reads fail or files are rewritten: a reply may be cut by a reset, or be a 500.
     pub(crate) broken_replies: bool,
     /// The connection table may be full, which is judged at the end of the run: a connection may be
     /// reset before a reply, or closed between replies.
@@ -537,8 +656,8 @@ pub(crate) struct Permits {
 #[cfg(test)]
 mod tests {
     use super::{
-        Condition, Content, ExpectedBody, Instant, Instead, Later, ObjectPlan, PartList, RangePlan,
-        RequestPlan,
+        Change, Condition, Content, Duration, ExpectedBody, Instant, Instead, Later, ObjectPlan,
+        PartList, RangePlan, RequestPlan,
     };
 
     fn request(size_bytes: u64, range: Option<RangePlan>) -> RequestPlan {
@@ -629,28 +748,36 @@ mod tests {
     }
 
     #[test]
-    fn a_request_after_a_change_must_get_the_new_content() {
-        let changes_at = Instant::from_millis(5);
+    fn versions_follow_the_clock_and_are_told_by_their_tags() {
         let (old, new) = (Content::new(0, 7, 0), Content::new(1, 7, 1));
-        for (is_noticed, now, content) in [
-            (true, 4, old),
-            (true, 5, old),
-            (true, 6, new),
-            (false, 6, old),
-        ] {
-            let mut request = request(10, None);
-            let object = request.object.as_mut().unwrap();
-            object.later = Some(Later {
-                content: new,
-                is_noticed,
-                changes_at,
-            });
-            let expected = request.expected_at(Instant::from_millis(now));
-            let ExpectedBody::Part { object, .. } = expected.body else {
-                panic!("{expected:?}");
-            };
-            assert_eq!(object.content, content, "{is_noticed} {now}");
-            assert_eq!(object.later.is_none(), content == new);
+        let object = |change, content| ObjectPlan {
+            later: Some(Later {
+                added_bytes: 6,
+                first: Instant::from_millis(5),
+                times: 2,
+                interval: Duration::from_millis(10),
+                ..Later::once(change, content)
+            }),
+            ..request(10, None).object.unwrap()
+        };
+        let grown = object(Change::Grown, old);
+        for (now, version, size_bytes) in [(4, 0, 10), (5, 1, 16), (14, 1, 16), (15, 2, 22)] {
+            assert_eq!(
+                grown.version_at(Instant::from_millis(now)),
+                version,
+                "{now}"
+            );
+            assert_eq!(grown.at(version).size_bytes, size_bytes);
+            assert_eq!(
+                grown.version_of(0, &grown.entity_tag(version)),
+                Some(version)
+            );
         }
+        assert_eq!(grown.version_at(Instant::from_millis(9000)), 2);
+        assert_eq!(grown.version_of(2, &grown.entity_tag(1)), None);
+        assert_eq!(grown.version_of(0, "\"5f-a\""), None);
+        let rewritten = object(Change::Rewritten, new);
+        let contents = [0, 1].map(|version| rewritten.at(version).content);
+        assert_eq!(contents, [old, new]);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::Violation;
 use super::body::{Body, content_range};
-use super::plan::{DIRECTORY, Expected, ExpectedBody, Permits};
+use super::plan::{Asked, DIRECTORY, Expected, ExpectedBody, Permits};
 
 /// A reply head longer than this is a violation.
 const HEAD_BYTES_MAX: usize = 4096;
@@ -35,6 +35,7 @@ struct Head {
     status: u16,
     content_length: Option<u64>,
     content_range: Option<String>,
+    entity_tag: Option<String>,
     /// Of a multipart body.
     boundary: Option<String>,
     location: Option<String>,
@@ -51,7 +52,7 @@ impl ReplyReader {
     pub(super) fn handle_bytes(
         &mut self,
         mut bytes: &[u8],
-        awaiting: &mut VecDeque<Expected>,
+        awaiting: &mut VecDeque<Asked>,
         permits: Permits,
     ) -> Result<(), Violation> {
         while !bytes.is_empty() {
@@ -68,7 +69,7 @@ impl ReplyReader {
     fn handle_head<'a>(
         &mut self,
         bytes: &'a [u8],
-        awaiting: &mut VecDeque<Expected>,
+        awaiting: &mut VecDeque<Asked>,
         permits: Permits,
     ) -> Result<&'a [u8], Violation> {
         let known = self.head.len();
@@ -88,10 +89,10 @@ impl ReplyReader {
         let rest = &bytes[head_bytes - known..];
         let head = Head::parse(&self.head[..head_bytes - 4])?;
         self.head.clear();
-        let Some(expected) = awaiting.front() else {
+        let Some(asked) = awaiting.front() else {
             return self.judge_unasked(&head, permits).map(|()| rest);
         };
-        let body = self.judge_head(&head, expected, permits)?;
+        let body = self.judge_head(&head, &head.expected(asked)?, permits)?;
         self.last_reply = head.close;
         self.body = Some(body);
         // An empty body ends here.
@@ -174,7 +175,7 @@ impl ReplyReader {
     fn handle_body<'a>(
         &mut self,
         bytes: &'a [u8],
-        awaiting: &mut VecDeque<Expected>,
+        awaiting: &mut VecDeque<Asked>,
     ) -> Result<&'a [u8], Violation> {
         let body = self.body.as_mut().expect("invariant: called inside a body");
         let left = usize::try_from(body.left_bytes()).unwrap_or(usize::MAX);
@@ -193,6 +194,28 @@ impl ReplyReader {
 }
 
 impl Head {
+    /// What must follow, of the version that the entity tag names.
+    fn expected(&self, asked: &Asked) -> Result<Expected, Violation> {
+        let Asked { request, since } = asked;
+        let Some(object) = request.object else {
+            return Ok(request.expected());
+        };
+        if let Some(tag) = &self.entity_tag {
+            let version = object.version_of(*since, tag).ok_or_else(|| {
+                let (number, status) = (object.number, self.status);
+                format!("a {status} with {tag}, no tag of object {number} from version {since} on")
+            })?;
+            return Ok(request.expected_of(version, tag));
+        }
+        // An error is of no version: any explains it.
+        let versions = *since..=object.later.map_or(0, |later| later.times);
+        let expected = |version| request.expected_of(version, &object.entity_tag(version));
+        let mut all = versions.map(expected);
+        let is_error = |expected: &Expected| expected.body == ExpectedBody::Text;
+        let found = all.find(|expected| is_error(expected) && expected.status == self.status);
+        Ok(found.unwrap_or_else(|| expected(*since)))
+    }
+
     /// RFC 9110 s8.6 lets a server leave it out; ours never does where a body may follow.
     fn announced(&self) -> Result<u64, Violation> {
         self.content_length
@@ -261,6 +284,7 @@ impl Head {
                     head.boundary = boundary.map(str::to_owned);
                 }
                 "location" => head.location = Some(value.to_owned()),
+                "etag" => head.entity_tag = Some(value.to_owned()),
                 "content-range" => head.content_range = Some(value.to_owned()),
                 "connection" => head.close |= value.eq_ignore_ascii_case("close"),
                 "transfer-encoding" => return Err(format!("field line {line:?}")),
@@ -275,7 +299,9 @@ impl Head {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::super::plan::{Instead, ObjectPlan, Permits, RangePlan, RequestPlan};
+    use super::super::plan::{
+        Asked, Change, Condition, Instead, Later, ObjectPlan, Permits, RangePlan, RequestPlan,
+    };
     use super::ReplyReader;
     use crate::content::Content;
 
@@ -312,7 +338,8 @@ mod tests {
         permits: Permits,
     ) -> Result<ReplyReader, String> {
         let mut reader = ReplyReader::default();
-        let mut awaiting: VecDeque<_> = requests.iter().map(RequestPlan::expected).collect();
+        let asked = |&request: &RequestPlan| Asked { request, since: 1 };
+        let mut awaiting: VecDeque<_> = requests.iter().map(asked).collect();
         for part in stream.chunks(step) {
             reader.handle_bytes(part, &mut awaiting, permits)?;
         }
@@ -348,6 +375,95 @@ mod tests {
         let surplus =
             read(&stream, 5000, &requests, Permits::default()).expect("no whole head yet");
         assert!(!surplus.is_between_replies());
+    }
+
+    /// The second of three versions was the last when they were asked for.
+    #[test]
+    fn a_reply_is_of_the_version_that_it_names_and_of_none_before_its_request() {
+        let later = Later {
+            added_bytes: 10,
+            times: 2,
+            ..Later::once(Change::Grown, object().content)
+        };
+        let grown = ObjectPlan {
+            later: Some(later),
+            ..object()
+        };
+        let of = |range| RequestPlan {
+            object: Some(grown),
+            ..asked(Some(range), false)
+        };
+        let [from, last, old] = [
+            RangePlan::From(1015),
+            RangePlan::Last(3),
+            RangePlan::From(2000),
+        ]
+        .map(of);
+        let resumed = RequestPlan {
+            condition: Condition::FirstIfRange,
+            ..from
+        };
+        let [first, second, third] = [0, 1, 2].map(|version| grown.entity_tag(version));
+        let weak = third.replace('-', ".7-");
+        let end = body(1017, 3);
+        let (part, whole) = (body(1015, 5), body(0, 1020));
+        for (request, line, tag, range, body, is_right) in [
+            (from, "206", &third, "bytes 1015-1019/1020", &part[..], true),
+            (
+                from,
+                "206",
+                &format!("W/{weak}"),
+                "bytes 1015-1019/1020",
+                &part,
+                true,
+            ),
+            (from, "206", &weak, "bytes 1015-1019/1020", &part, false),
+            (from, "206", &second, "bytes 1015-1019/1020", &part, false),
+            (last, "206", &third, "bytes 1017-1019/1020", &end, true),
+            (
+                last,
+                "206",
+                &third,
+                "bytes 1007-1009/1010",
+                &body(1007, 3),
+                false,
+            ),
+            (
+                last,
+                "206",
+                &second,
+                "bytes 1007-1009/1010",
+                &body(1007, 3),
+                true,
+            ),
+            (
+                last,
+                "206",
+                &first,
+                "bytes 997-999/1000",
+                &body(997, 3),
+                false,
+            ),
+            (resumed, "200", &third, "", &whole, true),
+            (resumed, "206", &third, "bytes 1015-1019/1020", &part, false),
+            (old, "416", &String::new(), "", b"old", true),
+            (old, "200", &third, "", &whole, false),
+            // The second has no such byte, the third has.
+            (from, "416", &String::new(), "", b"old", true),
+            (last, "416", &String::new(), "", b"old", false),
+        ] {
+            let length = body.len();
+            let field = |name, value: &str| match value {
+                "" => String::new(),
+                _ => format!("{name}: {value}\r\n"),
+            };
+            let fields = [field("ETag", tag), field("Content-Range", range)].concat();
+            let head = format!("HTTP/1.1 {line} x\r\nContent-Length: {length}\r\n{fields}\r\n");
+            let stream = [head.as_bytes(), body].concat();
+            let judged = read(&stream, 100, &[request], Permits::default());
+            let judged = judged.map(|reader| reader.replies);
+            assert_eq!(judged == Ok(1), is_right, "{head} {judged:?}");
+        }
     }
 
     #[test]

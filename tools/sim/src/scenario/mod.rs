@@ -3,6 +3,7 @@
 //! It refuses faults that the server does not have to survive: those it has to are in the table of
 //! [`Scenario::permits`]. Bounded: see `clients`; rates of faults stay below 5 %.
 
+mod changes;
 mod clients;
 mod secure;
 mod theme;
@@ -18,7 +19,7 @@ use store::StoreConfig;
 
 use crate::abusive_peer::{AbusivePlan, Conduct as Abuse};
 use crate::atlas;
-use crate::client::plan::{ClientPlan, Later, ObjectPlan, Permits};
+use crate::client::plan::{Change, ClientPlan, ObjectPlan, Permits};
 use crate::content::Content;
 use crate::rng::Rng;
 use clients::MTU_BYTES_MIN_V6;
@@ -66,13 +67,8 @@ pub(crate) enum Event {
     Stop,
     /// And goes on.
     GoOn,
-    /// The content of an object's file changes, and so do its times.
+    /// An object's file changes, as its plan says.
     Change {
-        /// Its number.
-        object: usize,
-    },
-    /// The content changes, size and times do not: nothing shows the change.
-    Alter {
         /// Its number.
         object: usize,
     },
@@ -153,9 +149,9 @@ impl Scenario {
         let of_tls = theme.draw(&mut secure_rng, theme::SECURE);
         let swarm = theme.draw(&mut rng, theme::FIRST).with(of_tls);
         let mtu_bytes = Self::draw_mtu(&mut rng);
-        let mut objects = Self::draw_objects(seed, &mut rng, swarm);
+        let objects = Self::draw_objects(seed, &mut rng, swarm);
         let epoch = Self::draw_epoch(&mut rng);
-        let events = Self::draw_events(&mut rng, swarm, epoch, &mut objects);
+        let events = Self::draw_events(&mut rng, swarm, epoch);
         let clients = clients::draw_clients(&mut rng, swarm, epoch, mtu_bytes, &objects);
         let delay = rng.log_micros(100..=50_000);
         let slot_bytes = rng.pick(&[16_384, 32_768, 65_536]);
@@ -229,6 +225,9 @@ impl Scenario {
             server_seed,
             fault_seed,
         };
+        if swarm.has(Fault::Changes) {
+            scenario.change_objects(&mut Rng::new(seed, 9), &Change::NOTICED);
+        }
         if theme.allows(Fault::Tls) {
             scenario.draw_secure(&mut secure_rng, swarm);
         }
@@ -241,7 +240,7 @@ impl Scenario {
     /// The same, but files change unnoticed and there is no TLS, which would detect it.
     pub(crate) fn draw_unguarded(seed: u64, theme: &Theme) -> Self {
         let mut scenario = Self::draw(seed, &theme.without_tls());
-        scenario.alter_objects(&mut Rng::new(seed, 4));
+        scenario.change_objects(&mut Rng::new(seed, 4), &[Change::Unnoticed]);
         scenario
     }
 
@@ -252,8 +251,8 @@ impl Scenario {
     /// | loss, corruption, outages,     | a close or 408 because its request came too late      |
     /// | a device that stops, several   |                                                       |
     /// | workers                        |                                                       |
-    /// | failing reads, changed objects | a reply cut by a reset, or 500                        |
-    /// | unnoticed changes, TLS         | a reply cut by a reset                                |
+    /// | failing reads                  | a reply cut by a reset, or 500                        |
+    /// | rewritten files                | the same, after a request for one                     |
     /// | keys that wear out, TLS 1.2    | a reset, or a close between replies                   |
     /// | connections enough to fill the | a reset before the first reply, a close between them: |
     /// | table, at that moment          | see [`crate::occupancy`]                              |
@@ -267,12 +266,8 @@ impl Scenario {
         };
         let is_outage = |event: &Event| matches!(event, Event::Down | Event::Stop);
         let outages = self.events.iter().any(|(_, event)| is_outage(event));
-        let changes = self
-            .events
-            .iter()
-            .any(|(_, event)| matches!(event, Event::Change { .. } | Event::Alter { .. }));
         Permits {
-            broken_replies: self.disk.error_chance > 0 || changes,
+            broken_replies: self.disk.error_chance > 0,
             refusals: true,
             busy: self.store.objects_max < HANDLES_MAX,
             worn_keys: self.session.key_records_max < u64::MAX,
@@ -322,8 +317,7 @@ impl Scenario {
             return;
         };
         // Without TLS nothing could detect that a reply mixes two versions.
-        let unnoticed = |object: &ObjectPlan| object.later.is_some_and(|later| !later.is_noticed);
-        let is_secure = self.objects.iter().any(unnoticed);
+        let is_secure = self.changes(Change::Unnoticed);
         for number in 0..u8::try_from(rng.size(1..=ABUSIVE_MAX)).expect("invariant: few") {
             self.abusive.push(AbusivePlan {
                 number,
@@ -500,12 +494,7 @@ impl Scenario {
         }
     }
 
-    fn draw_events(
-        rng: &mut Rng,
-        swarm: Swarm,
-        epoch: Instant,
-        objects: &mut [ObjectPlan],
-    ) -> Vec<(Instant, Event)> {
+    fn draw_events(rng: &mut Rng, swarm: Swarm, epoch: Instant) -> Vec<(Instant, Event)> {
         let mut events = Vec::new();
         let moment = |rng: &mut Rng, from: Instant| from + rng.log_micros(1_000..=2_000_000);
         if swarm.has(Fault::Outages) {
@@ -516,17 +505,6 @@ impl Scenario {
                 at = moment(rng, at);
                 events.push((at, Event::Up));
             }
-        }
-        if swarm.has(Fault::Changes) {
-            let object = rng.size(0..=objects.len() - 1);
-            let content = Content::new(rng.bits(), object as u64, 1);
-            let changes_at = moment(rng, epoch);
-            objects[object].later = Some(Later {
-                content,
-                is_noticed: true,
-                changes_at,
-            });
-            events.push((changes_at, Event::Change { object }));
         }
         if swarm.has(Fault::Ending) {
             let at = moment(rng, epoch);
@@ -582,7 +560,7 @@ fn small(rng: &mut Rng, range: core::ops::RangeInclusive<u64>) -> u32 {
 mod tests {
     use super::clients::{BODY_BYTES_MAX_LARGE, CLIENTS_MAX, MTU_BYTES_MIN_V6};
     use super::secure::FLOOD_MAX;
-    use super::{Event, Scenario, THEMES};
+    use super::{Change, Event, Scenario, THEMES};
 
     fn draw(seed: u64) -> Scenario {
         Scenario::draw(seed, &THEMES[0])
@@ -593,8 +571,7 @@ mod tests {
     fn unnoticed_changes_are_met_over_tls_only() {
         // Seed 5426: an abusive peer met such a change over plain HTTP.
         for scenario in (0..300).chain([5426]).map(draw) {
-            let altered = |event| matches!(event, Event::Alter { .. });
-            if scenario.events.iter().any(|(_, what)| altered(*what)) {
+            if scenario.changes(Change::Unnoticed) {
                 assert!(scenario.clients.iter().all(|c| c.secure.is_some()));
                 assert!(scenario.abusive.iter().all(|peer| peer.secure.is_some()));
             }
@@ -647,10 +624,9 @@ mod tests {
         assert!(both(&|s| s.clients.len() > CLIENTS_MAX));
         assert!(both(&|s| s.clients.iter().all(|c| c.secure.is_some())));
         assert!(both(&|s| s.clients.iter().all(|c| c.secure.is_none())));
-        assert!(both(&|s| {
-            let mut objects = s.objects.iter();
-            objects.any(|object| object.later.is_some_and(|later| !later.is_noticed))
-        }));
+        for change in Change::NOTICED.into_iter().chain([Change::Unnoticed]) {
+            assert!(both(&|s| s.changes(change)), "{change:?}");
+        }
         assert!(both(&|s| s
             .clients
             .iter()

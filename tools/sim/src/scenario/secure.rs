@@ -6,13 +6,12 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
+use super::Scenario;
 use super::theme::{Fault, Swarm};
-use super::{Event, Scenario};
 use crate::client::plan::{
-    ClientPlan, Conduct, ConnectionPlan, Departure, Later, RequestPlan, SecurePlan, StreamEnd,
+    Change, ClientPlan, Conduct, ConnectionPlan, Departure, RequestPlan, SecurePlan, StreamEnd,
 };
 use crate::client::secure::{TLS12_SUITES, TLS13_SUITES};
-use crate::content::Content;
 use crate::rng::Rng;
 
 /// Most clients of a flood.
@@ -32,7 +31,7 @@ impl Scenario {
             self.session.key_records_max = wear;
         }
         if swarm.has(Fault::Unnoticed) {
-            self.alter_objects(rng);
+            self.change_objects(rng, &[Change::Unnoticed]);
         }
         // Without TLS nothing detects an unnoticed change.
         let share = if swarm.has(Fault::Unnoticed) {
@@ -51,33 +50,6 @@ impl Scenario {
         }
         if swarm.has(Fault::Flood) {
             self.flood(rng);
-        }
-    }
-
-    /// Lets the content of some objects change without a change of size or times.
-    pub(super) fn alter_objects(&mut self, rng: &mut Rng) {
-        for object in &mut self.objects {
-            if object.later.is_some() || rng.chance(200) {
-                continue;
-            }
-            let content = Content::new(rng.bits(), object.number as u64, 2);
-            let changes_at = self.epoch + rng.log_micros(10_000..=1_000_000);
-            object.later = Some(Later {
-                content,
-                is_noticed: false,
-                changes_at,
-            });
-            let object = object.number;
-            self.events.push((changes_at, Event::Alter { object }));
-        }
-        self.events.sort_by_key(|(at, _)| *at);
-        let connections = self
-            .clients
-            .iter_mut()
-            .flat_map(|client| &mut client.connections);
-        let requests = connections.flat_map(|connection| &mut connection.requests);
-        for object in requests.filter_map(|request| request.object.as_mut()) {
-            *object = self.objects[object.number];
         }
     }
 

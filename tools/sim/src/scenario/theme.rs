@@ -158,9 +158,28 @@ pub(crate) const THEMES: &[Theme] = &[
     ),
     theme(
         "disk",
-        "failing, stuck and partial reads, a short queue, changing objects",
+        "failing, stuck and partial reads, a short queue, changing files",
         &[Errors, Partials, Stuck, DepthFamine, Changes],
     ),
+    Theme {
+        often: &[(Changes, 1000)],
+        ..theme(
+            "changes",
+            "files that grow, are replaced, touched or rewritten, and a lossy network",
+            &[
+                Loss,
+                Reorder,
+                Duplicate,
+                Corrupt,
+                Rate,
+                Partials,
+                Stuck,
+                DepthFamine,
+                SlotFamine,
+                Changes,
+            ],
+        )
+    },
     theme(
         "famine",
         "few slots, small tables, short queues",
@@ -253,6 +272,7 @@ pub(crate) const THEMES: &[Theme] = &[
             NarrowPath,
             Errors,
             Stuck,
+            Changes,
             SlotFamine,
             TableFamine,
             TransmitFamine,

@@ -121,6 +121,12 @@ pub(crate) enum Canary {
     Repeat,
     /// Files change unnoticed, without TLS
     Unnoticed,
+    /// Bytes of a rewritten file are handed out (see --scenario changes)
+    Unchecked,
+    /// A file that grows or is touched counts as rewritten (see --scenario changes)
+    Growth,
+    /// Names lead to what they led to at first (see --scenario changes)
+    Stale,
     /// No read budget (see --scenario abusive)
     Reads,
     /// No send timeout (see --scenario abusive)
