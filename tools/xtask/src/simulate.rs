@@ -15,8 +15,9 @@ pub(crate) enum Seeds {
 }
 
 /// Scenarios, and how many of their seeds each of [`Seeds`] runs.
-const SCENARIOS: [(&str, u64, u64); 3] = [
+const SCENARIOS: [(&str, u64, u64); 4] = [
     ("swarm", 500, 5000),
+    ("changes", 200, 2000),
     ("paths", 200, 2000),
     ("workers", 300, 2000),
 ];
