@@ -1,13 +1,12 @@
 //! What the page cache has of a file, without waiting for the disk: the first and the last bytes of a file that was
 //! just written.
 //!
-//! It refuses to read what is not there ([`ends`] is `None` then), and to use a descriptor with `O_DIRECT`, which
-//! would read from the disk: it opens the file once more, by `/proc`. Bounded by [`WITNESS_BYTES_MAX`] bytes at each
-//! end. It costs some 2 us, so only young files are asked for it (`docs/develop/decisions/0004-file-change-detection.md`).
+//! It refuses to read what is not there ([`ends`] is `None` then), and to read from the disk: `O_DIRECT` is taken off the
+//! descriptor meanwhile, which is cheaper than another open by `/proc`. The kernel reads a page ahead that is not there,
+//! although nobody waits for it: one page, since it is told not to expect more. Bounded by [`WITNESS_BYTES_MAX`] bytes at each
+//! end. Only young files are asked for it (`docs/develop/decisions/0004-file-change-detection.md`).
 
-use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::witness::{WITNESS_BYTES_MAX, end_start};
 
@@ -31,9 +30,9 @@ impl Ends {
     }
 }
 
-/// Those of a local file of that size; `None` if they are not all in the page cache, or the kernel refuses.
+/// Those of a local file of that size, on which no command is in flight; `None` if they are not all in the page
+/// cache, or the kernel refuses.
 pub(super) fn ends(file: BorrowedFd<'_>, size_bytes: u64) -> Option<Ends> {
-    let cached = reopen(file)?;
     let length_bytes = usize::try_from(size_bytes).unwrap_or(usize::MAX);
     let mut ends = Ends {
         first: [0; WITNESS_BYTES_MAX],
@@ -42,26 +41,38 @@ pub(super) fn ends(file: BorrowedFd<'_>, size_bytes: u64) -> Option<Ends> {
         last_start: end_start(size_bytes),
     };
     let length = ends.length_bytes;
-    let are_read = read_cached(&cached, &mut ends.first[..length], 0)
-        && read_cached(&cached, &mut ends.last[..length], ends.last_start);
-    are_read.then_some(ends)
+    let are_read = without_direct(file, || {
+        read_cached(file, &mut ends.first[..length], 0)
+            && read_cached(file, &mut ends.last[..length], ends.last_start)
+    });
+    are_read?.then_some(ends)
 }
 
-/// The same file without `O_DIRECT`.
-fn reopen(file: BorrowedFd<'_>) -> Option<File> {
+/// Runs `read` while the descriptor has no `O_DIRECT`; `None` if the kernel refuses.
+fn without_direct<T>(file: BorrowedFd<'_>, read: impl FnOnce() -> T) -> Option<T> {
     // SAFETY: takes and returns plain numbers.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
     if flags < 0 {
         return None;
     }
-    let flags = flags & libc::O_NOATIME | libc::O_NONBLOCK;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    opened.ok()
+    if flags & libc::O_DIRECT == 0 {
+        return Some(read());
+    }
+    // SAFETY: the same.
+    let set =
+        |flags: libc::c_int| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) } == 0;
+    if !set(flags & !libc::O_DIRECT) {
+        return None;
+    }
+    // SAFETY: takes and returns plain numbers. A refusal costs pages that are read ahead.
+    let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    let read = read();
+    // It had the flag, so the file can have it.
+    set(flags).then_some(read)
 }
 
 /// Fills `bytes` with what the file has at an offset, if all of it is cached.
-fn read_cached(file: &File, bytes: &mut [u8], offset_bytes: u64) -> bool {
+fn read_cached(file: BorrowedFd<'_>, bytes: &mut [u8], offset_bytes: u64) -> bool {
     let Ok(offset) = libc::off_t::try_from(offset_bytes) else {
         return false;
     };
@@ -84,8 +95,10 @@ fn read_cached(file: &File, bytes: &mut [u8], offset_bytes: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, OpenOptions};
     use std::io::Write as _;
     use std::os::fd::AsFd as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
 
     use super::*;
 
@@ -112,9 +125,27 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(b"four").expect("room for it");
         assert!(ends(file.as_file().as_fd(), 5).is_none());
-        // Not open for reading.
-        let write = OpenOptions::new().write(true).open(file.path());
-        let write = write.expect("our own file");
-        assert!(ends(write.as_fd(), 4).is_some(), "it is opened anew");
+    }
+
+    #[test]
+    fn a_descriptor_is_direct_again_afterwards() {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(b"four").expect("room for it");
+        let direct = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(file.path());
+        let Ok(direct) = direct else {
+            eprintln!("SKIPPED: no O_DIRECT here");
+            return;
+        };
+        let flags = || {
+            // SAFETY: takes and returns plain numbers.
+            unsafe { libc::fcntl(direct.as_raw_fd(), libc::F_GETFL) }
+        };
+        let before = flags();
+        let found = ends(direct.as_fd(), 4).expect("it was just written");
+        assert_eq!((found.first(), found.last()), (&b"four"[..], &b"four"[..]));
+        assert_eq!(flags(), before);
     }
 }
