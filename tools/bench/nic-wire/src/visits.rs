@@ -2,7 +2,7 @@
 //! and goes, by a reset.
 //!
 //! They have the first numbers of the connections. A visit that fails, or takes too long, is counted and is no
-//! fault of the run. No clock. It refuses nothing. Bounded by [`AT_ONCE`] at once, each for [`PATIENCE`] at most:
+//! fault of the run. No clock. It refuses nothing. Bounded by `AT_ONCE` at once, each for `PATIENCE` at most:
 //! where nobody is free, fewer come.
 
 use std::collections::VecDeque;
