@@ -75,8 +75,8 @@ pub enum FileSource {
     /// not used.
     Descriptor(OwnedFd),
     /// A regular file whose status is known. Its content counts as changed if it changed after that
-    /// status was taken. The file system is not asked before the first read, but for a file that was modified in the
-    /// last minute what the page cache has of its ends.
+    /// status was taken. The file system is asked nothing before the first read, unless the file was modified in the
+    /// last minute: then its status must still be this one, and the page cache is asked for its first and last bytes.
     File {
         /// The file.
         descriptor: OwnedFd,
@@ -336,7 +336,8 @@ pub trait Disk {
     /// several system calls.
     ///
     /// # Errors
-    /// The table is full, or the kernel refused; the file counts as closed then.
+    /// The table is full, the kernel refused, or the file has changed since its status was taken
+    /// ([`DiskError::Changed`]); the file counts as closed then.
     fn open(&mut self, file: FileSource) -> Result<(FileIndex, FileLimits), DiskError>;
 
     /// Closes a file. Commands in flight on it still complete. A file that is not open is ignored.

@@ -8,10 +8,10 @@
 //! They have no answer right after a symbolic link was made, since its readers have to note the time until that is
 //! another one than the link's.
 //!
-//! Not for a time, however short: a turn may have begun long before it receives a request, if others had the
-//! processor in between.
+//! An answer is good for one turn, and not for a time, however short: a turn may begin long before it receives a
+//! request, if other programs have the processor in between.
 //!
-//! It refuses to know paths. Pure; three moments.
+//! It refuses to know paths. Pure; a few moments.
 
 use std::time::Duration;
 

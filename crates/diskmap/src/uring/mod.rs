@@ -363,7 +363,8 @@ impl Uring {
         // no mutable reference exists, because that needs the token. The descriptor is kept open
         // by the file table until no command names it. The places of a run stay where they are until the
         // kernel has read them (`Runs`). The memory that a verification is read into is its own, and stays until
-        // that read has ended (`Files::advance`), or for good if the disk is dropped before (`Drop`).
+        // that read has ended (`Files::advance`), or for good if the disk is dropped before (`Drop`). The time of
+        // its pauses is a static.
         unsafe { self.ring.push(entry) };
     }
 

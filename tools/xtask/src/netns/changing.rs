@@ -32,6 +32,8 @@ use testbed::{interrupt, scratch_directory};
 const PLAYLIST: &str = "live.m3u8";
 /// The manifest that is rewritten in place, as simple scripts do.
 const MANIFEST: &str = "live.mpd";
+/// Between two times that it is rewritten.
+const REWRITE_PAUSE: Duration = Duration::from_millis(5);
 /// The recording that is appended to.
 const RECORDING: &str = "recording.ts";
 /// Its bytes when it is first asked for.
@@ -296,6 +298,19 @@ fn meanwhile<T: Send>(
     })
 }
 
+/// Writes one version after another, with a pause after each, as long as it goes on.
+fn write_versions(
+    goes_on: &dyn Fn() -> bool,
+    pause: Duration,
+    mut write: impl FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    for version in (1..).take_while(|_| goes_on()) {
+        write(version)?;
+        thread::sleep(pause);
+    }
+    Ok(())
+}
+
 /// No reply is older than one that was complete before its request was sent.
 fn in_order(site: &Site<'_>, per_second: u32, time: Duration) -> Result<Outcome> {
     let path = site.file(PLAYLIST);
@@ -304,16 +319,7 @@ fn in_order(site: &Site<'_>, per_second: u32, time: Duration) -> Result<Outcome>
     let found = meanwhile(
         &site.targets()?,
         time,
-        |goes_on| {
-            for version in 1.. {
-                if !goes_on() {
-                    break;
-                }
-                replace(&path, &playlist(version))?;
-                thread::sleep(pause);
-            }
-            Ok(())
-        },
+        |goes_on| write_versions(goes_on, pause, |version| replace(&path, &playlist(version))),
         |target, goes_on| {
             let (mut latest, mut replies, mut backwards) = (0, 0_u64, 0_u64);
             while goes_on() {
@@ -367,14 +373,9 @@ fn rewritten(site: &Site<'_>, time: Duration) -> Result<Outcome> {
         &site.targets()?,
         time,
         |goes_on| {
-            for version in 1.. {
-                if !goes_on() {
-                    break;
-                }
-                fs::write(&path, manifest(version))?;
-                thread::sleep(Duration::from_millis(5));
-            }
-            Ok(())
+            write_versions(goes_on, REWRITE_PAUSE, |version| {
+                Ok(fs::write(&path, manifest(version))?)
+            })
         },
         |target, goes_on| {
             let mut tally = Rewritten::default();
