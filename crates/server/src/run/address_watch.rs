@@ -40,8 +40,8 @@ const DISCARD_PORT: u16 = 9;
 pub(crate) struct AddressWatch {
     /// The addresses that are served, if they are the host's; `None`: our own, which do not change.
     served: Option<HostAddresses>,
-    /// Whether the link takes frames to these addresses. The first worker has it do so, for all.
-    is_link_told: bool,
+    /// Those to which the link takes frames, as the log says. The first worker has it do so, for all.
+    taken_by_link: Vec<IpAddr>,
     has_virtual: bool,
     is_first: bool,
     /// What failed at the last attempt; it is tried again. `None`: everything is as the host has it.
@@ -61,8 +61,8 @@ impl AddressWatch {
     pub(crate) fn new(addresses: HostAddresses, is_shared: bool, is_first: bool) -> Option<Self> {
         let has_virtual = !addresses.virtual_addresses.is_empty();
         (is_shared || has_virtual).then(|| Self {
+            taken_by_link: addresses.all.clone(),
             served: is_shared.then_some(addresses),
-            is_link_told: true,
             has_virtual,
             is_first,
             failure: None,
@@ -133,24 +133,22 @@ impl AddressWatch {
             read().map_err(|error| format!("the host's addresses cannot be listed: {error}"))?;
         if addresses != *before {
             let reset_count = worker.set_addresses(&addresses.all, &addresses.virtual_addresses);
-            if self.is_first {
-                tell(before, &addresses);
-                if addresses.left_out_count != before.left_out_count {
-                    addresses.warn_of_left_out(interface);
-                }
+            if self.is_first && addresses.left_out_count != before.left_out_count {
+                addresses.warn_of_left_out(interface);
             }
             if reset_count > 0 {
                 warn!("{reset_count} connections of addresses that are gone are reset");
             }
-            self.is_link_told = !self.is_first;
         }
         self.has_virtual = !addresses.virtual_addresses.is_empty();
         let addresses = self.served.insert(addresses);
-        if !self.is_link_told {
+        if self.is_first && addresses.all != self.taken_by_link {
             worker.share_addresses(&addresses.all).map_err(|error| {
                 format!("the XDP program cannot be told of the host's addresses: {error}")
             })?;
-            self.is_link_told = true;
+            // Only now is it true: until then the host's kernel answers at the new addresses.
+            tell(&self.taken_by_link, &addresses.all);
+            self.taken_by_link.clone_from(&addresses.all);
         }
         Ok(())
     }
@@ -224,11 +222,11 @@ fn have_asked_for(address: IpAddr, interface_index: u32) {
     let _ = UdpSocket::bind((from, 0)).and_then(|socket| socket.send_to(&[], to));
 }
 
-fn tell(before: &HostAddresses, now: &HostAddresses) {
-    for address in now.all.iter().filter(|it| !before.all.contains(it)) {
+fn tell(before: &[IpAddr], now: &[IpAddr]) {
+    for address in now.iter().filter(|it| !before.contains(it)) {
         info!("the host has {address} now: it is served");
     }
-    for address in before.all.iter().filter(|it| !now.all.contains(it)) {
+    for address in before.iter().filter(|it| !now.contains(it)) {
         info!("the host has {address} no more: it is not served");
     }
 }
@@ -299,6 +297,7 @@ mod tests {
         world.worker.link_mut().refuse_next_share(libc::ENOMEM);
         look(&mut world, &mut watch, START, Ok(both.clone()));
         assert!(world.worker.link().shared_addresses().is_empty());
+        assert_eq!(watch.taken_by_link, addresses(&["10.77.0.2"]).all);
         assert_is_tried_again(&watch, START);
         look(
             &mut world,
@@ -307,6 +306,7 @@ mod tests {
             Ok(both.clone()),
         );
         assert_eq!(world.worker.link().shared_addresses(), both.all);
+        assert_eq!(watch.taken_by_link, both.all);
         assert!(!watch.is_due(START + REREAD_INTERVAL * 9, false));
     }
 
