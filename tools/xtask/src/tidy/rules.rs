@@ -52,7 +52,8 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-pub(super) const TOOL_ARROWS: [(&str, &[&str]); 10] = [
+pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
+    ("llc", &[]),
     ("testbed", &["wire"]),
     ("nic-wire", &["clock", "testbed", "wire"]),
     (
@@ -70,8 +71,8 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 10] = [
     (
         "sim",
         &[
-            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "store",
-            "tcp", "wire", "worker",
+            "clock", "counters", "diskmap", "http", "link", "llc", "memory", "record", "session",
+            "store", "tcp", "wire", "worker",
         ],
     ),
     (
@@ -83,7 +84,7 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 10] = [
     (
         "xtask",
         &[
-            "bench", "drill", "interop", "nic-wire", "server", "sim", "testbed", "wire",
+            "bench", "drill", "interop", "llc", "nic-wire", "server", "sim", "testbed", "wire",
         ],
     ),
 ];

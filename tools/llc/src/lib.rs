@@ -1,0 +1,14 @@
+//! How often a byte crosses the memory bus on its way from the disk to the NIC: a model of last-level cache, DDIO and
+//! DRAM in lines of 64 B.
+//!
+//! A simulation reports what touches which bytes of which slot ([`trace`]). [`replay`] puts them into physical memory
+//! ([`layout`]) and through the caches of a machine ([`machine`]), and counts what DRAM reads and writes.
+//!
+//! It refuses to tell times: nothing waits for DRAM here. No room of the product depends on it.
+
+#![forbid(unsafe_code)]
+
+pub mod layout;
+pub mod machine;
+pub mod replay;
+pub mod trace;
