@@ -7,11 +7,11 @@
 /// Most workers: each has a few regions.
 pub const WORKERS_MAX: u16 = 64;
 /// Size of a region.
-pub const REGION_BYTES: u64 = 1 << 30;
+pub const REGION_BYTES: u64 = 1 << 29;
 
 const PAGE_BITS: u32 = 21;
-/// All of memory is 256 GiB, so that the number of a line of 64 B has 32 bits.
-const PAGES_BITS: u32 = 38 - PAGE_BITS;
+/// All of memory is 128 GiB: the number of a line of 64 B has 31 bits.
+const PAGES_BITS: u32 = 37 - PAGE_BITS;
 const REGION_PAGES: u64 = REGION_BYTES >> PAGE_BITS;
 /// log2 of a cache line's bytes.
 pub(crate) const LINE_BITS: u32 = 6;
@@ -76,11 +76,20 @@ pub enum Region {
 }
 
 impl Region {
+    /// Whose it is.
+    #[must_use]
+    pub const fn worker(self) -> u16 {
+        match self {
+            Self::Arena(worker) | Self::Output(worker) | Self::Metadata(worker) => worker,
+        }
+    }
+
     fn index(self) -> u64 {
-        let (kind, worker) = match self {
-            Self::Arena(worker) => (0, worker),
-            Self::Output(worker) => (1, worker),
-            Self::Metadata(worker) => (2, worker),
+        let worker = self.worker();
+        let kind = match self {
+            Self::Arena(_) => 0,
+            Self::Output(_) => 1,
+            Self::Metadata(_) => 2,
         };
         assert!(
             worker < WORKERS_MAX,
@@ -127,18 +136,18 @@ impl PhysicalMemory {
                 known = (page, self.place(region * REGION_PAGES + page));
             }
             let number = (known.1 << line_bits) | (line & ((1 << line_bits) - 1));
-            u32::try_from(number).expect("invariant: memory has 2^32 lines")
+            u32::try_from(number).expect("invariant: memory has 2^31 lines")
         })
     }
 
-    /// The place of a page: a permutation of 2^17 numbers (an odd multiplier and an xor with the number's own upper
-    /// half can be undone).
+    /// The place of a page: a permutation of 2^16 numbers (an odd multiplier and an xor with the number's own upper
+    /// bits can be undone).
     fn place(self, page: u64) -> u64 {
         let mask = (1u64 << PAGES_BITS) - 1;
         let mut place = page ^ (self.seed & mask);
         for multiplier in [0x9E37_79B9, 0x85EB_CA6B, 0xC2B2_AE35] {
             place = (place.wrapping_mul(multiplier) + (self.seed >> PAGES_BITS)) & mask;
-            place ^= place >> 9;
+            place ^= place >> 8;
         }
         place
     }

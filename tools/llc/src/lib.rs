@@ -7,8 +7,16 @@
 //! It refuses to tell times: nothing waits for DRAM here. No room of the product depends on it.
 
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a model's numbers are far below what their types hold"
+)]
 
+pub mod cache;
 pub mod layout;
 pub mod machine;
 pub mod replay;
+pub mod rng;
 pub mod trace;

@@ -16,9 +16,9 @@ pub enum Replacement {
 /// What a line that a device writes does when no cache has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceWrites {
-    /// It is put into one of these ways of the LLC, bit 0 for way 0 (Intel DDIO, AMD SDCI).
+    /// It is put into one of the first ways of the LLC (Intel DDIO, AMD SDCI): of how many, at least one.
     Allocate {
-        /// The mask of ways, not 0.
+        /// How many.
         ways: u32,
     },
     /// It goes to DRAM, and leaves the caches that have it (DDIO off, AMD without SDCI).
@@ -52,7 +52,7 @@ pub struct Machine {
     pub slices: u32,
     /// Sets of a slice, a power of two.
     pub sets: u32,
-    /// Ways of the LLC, up to 32.
+    /// Ways of the LLC, up to 20.
     pub ways: u32,
     /// How the set is chosen.
     pub index: Index,
@@ -75,7 +75,7 @@ impl Machine {
             ways: 20,
             index: Index::PlainBits,
             replacement: Replacement::Srrip,
-            device_writes: allocate(ddio_ways),
+            device_writes: DeviceWrites::Allocate { ways: ddio_ways },
             private: None,
         }
     }
@@ -90,7 +90,7 @@ impl Machine {
             ways: 16,
             index: Index::PlainBits,
             replacement: Replacement::Srrip,
-            device_writes: allocate(ddio_ways),
+            device_writes: DeviceWrites::Allocate { ways: ddio_ways },
             private: Some(PrivateCache {
                 sets: 2048,
                 ways: 16,
@@ -118,7 +118,7 @@ impl Machine {
     pub const fn amd_sdci(ways: u32) -> Self {
         Self {
             name: "AMD SDCI",
-            device_writes: allocate(ways),
+            device_writes: DeviceWrites::Allocate { ways },
             ..Self::amd()
         }
     }
@@ -136,13 +136,5 @@ impl Machine {
     #[must_use]
     pub const fn llc_bytes(&self) -> u64 {
         self.slices as u64 * self.sets as u64 * self.ways as u64 * 64
-    }
-}
-
-/// Device writes into the first `ways` ways.
-const fn allocate(ways: u32) -> DeviceWrites {
-    assert!(ways > 0 && ways <= 32, "device writes need a way");
-    DeviceWrites::Allocate {
-        ways: u32::MAX >> (32 - ways),
     }
 }

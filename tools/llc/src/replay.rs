@@ -1,15 +1,16 @@
 //! Replays a trace over a layout and a machine, and reports what DRAM had to do for it.
 
-use crate::layout::{Layout, PhysicalMemory};
+use crate::cache::{Access, Agent, ByCause, Cache, Stage};
+use crate::layout::{Layout, PhysicalMemory, Region, WORKERS_MAX};
 use crate::machine::Machine;
-use crate::trace::Event;
+use crate::trace::{Event, Touch};
 
 /// A run of a trace.
 #[derive(Debug)]
 pub struct Replay {
     layout: Layout,
     memory: PhysicalMemory,
-    machine: Machine,
+    cache: Cache,
 }
 
 /// DRAM traffic of a run, as multiples of the bytes sent.
@@ -19,31 +20,94 @@ pub struct Report {
     pub read: f64,
     /// Bytes written to DRAM over bytes sent.
     pub written: f64,
+    /// [`Self::read`] by who reads and what for; indices are those of [`Agent`], then of [`Stage`].
+    pub reads: [[f64; 4]; 3],
+    /// [`Self::written`] by whose access evicted or wrote a line, and the last stage of the line.
+    pub writes: [[f64; 4]; 3],
+    /// Accesses of the processor that read DRAM: its LLC misses.
+    pub cpu_misses: u64,
 }
 
 impl Replay {
     /// Starts with empty caches; `seed` scatters the memory's pages and draws what is random.
     #[must_use]
-    pub const fn new(machine: Machine, layout: Layout, seed: u64) -> Self {
+    pub fn new(machine: Machine, layout: Layout, seed: u64) -> Self {
         Self {
             layout,
             memory: PhysicalMemory::new(seed),
-            machine,
+            cache: Cache::new(&machine, WORKERS_MAX, seed),
         }
     }
 
     /// Takes the next event. Events come in the order of their times.
+    ///
+    /// # Panics
+    /// The worker or the slot is past what [`crate::layout`] has room for.
     pub fn take(&mut self, event: &Event) {
-        let _ = (event, self.layout, self.memory, self.machine);
+        let (region, offset) = (Region::Arena(event.worker), self.place(event));
+        match event.touch {
+            Touch::DiskWrite => {
+                self.access(
+                    region,
+                    offset,
+                    event.bytes,
+                    &[(Access::DeviceWrite, Stage::Fill)],
+                );
+            }
+            // A line is loaded, and stored before it can leave again: one access to the caches.
+            Touch::Seal => {
+                self.access(region, offset, event.bytes, &[(Access::Store, Stage::Seal)])
+            }
+            Touch::NicRead => {
+                self.access(
+                    region,
+                    offset,
+                    event.bytes,
+                    &[(Access::DeviceRead, Stage::Send)],
+                );
+            }
+        }
+    }
+
+    /// Where an event's bytes are in the arena.
+    pub(crate) fn place(&self, event: &Event) -> u64 {
+        self.layout.offset_bytes(event.slot, event.offset_bytes)
+    }
+
+    /// Does `accesses`, in turn, to each line of some bytes of a region.
+    pub(crate) fn access(
+        &mut self,
+        region: Region,
+        offset_bytes: u64,
+        bytes: u32,
+        accesses: &[(Access, Stage)],
+    ) {
+        let core = region.worker();
+        for line in self.memory.lines(region, offset_bytes, bytes.into()) {
+            for (access, stage) in accesses {
+                self.cache.access(*access, *stage, core, line);
+            }
+        }
     }
 
     /// Forgets what was counted so far, but not what the caches hold: the end of the warm-up.
-    pub fn restart_counting(&mut self) {}
+    pub fn restart_counting(&mut self) {
+        self.cache.restart_counting();
+    }
 
     /// What was counted since the start or the last [`Self::restart_counting`], in which `bytes_sent` left.
     #[must_use]
     pub fn report(&self, bytes_sent: u64) -> Report {
-        let _ = bytes_sent;
-        Report::default()
+        let counts = self.cache.counts();
+        let ratio = |lines: u64| (lines * 64) as f64 / bytes_sent.max(1) as f64;
+        let ratios = |lines: &ByCause| lines.map(|stages| stages.map(ratio));
+        let sum = |lines: &ByCause| ratio(lines.as_flattened().iter().sum());
+        Report {
+            read: sum(&counts.reads),
+            written: sum(&counts.writes),
+            reads: ratios(&counts.reads),
+            writes: ratios(&counts.writes),
+            cpu_misses: counts.reads[Agent::Cpu as usize].iter().sum(),
+        }
     }
 }
