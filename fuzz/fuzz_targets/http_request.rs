@@ -3,12 +3,18 @@
 //! ranges lie within the object.
 #![no_main]
 
+use std::sync::LazyLock;
+
 use clock::UnixTime;
 use http::{
-    HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal, ReplyConfig,
-    ReplyOptions, Request, TARGET_BYTES_MAX, error_reply, parse_request, redirect_reply, reply,
+    Cors, HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal,
+    ReplyConfig, ReplyOptions, Request, TARGET_BYTES_MAX, directory_reply, error_reply,
+    parse_request, reply,
 };
 use libfuzzer_sys::fuzz_target;
+use sites::links::{LinkForm, LinkKey, Links};
+use sites::rules::Rule;
+use sites::{Client, Site, Sites, Verdict};
 
 // Two bytes say where to cut, one which object it is, one what the server wants; the rest is the
 // request.
@@ -24,7 +30,11 @@ fuzz_target!(|bytes: &[u8]| {
         "cut at {cut}: {earlier:?}, whole: {verdict:?}"
     );
     let mut config = ReplyConfig {
-        cors: wishes & 1 != 0,
+        cors: if wishes & 1 != 0 {
+            Cors::AnyOrigin
+        } else {
+            Cors::Off
+        },
         cache_control: wishes & 4 != 0,
         ..ReplyConfig::default()
     };
@@ -37,6 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
         unix_seconds_now: u64::from(wishes) << 32,
         keep_alive: wishes & 2 != 0,
         is_secure: wishes & 16 != 0,
+        origin: None,
     };
     match verdict {
         Parsed::Incomplete => assert!(input.len() < HEAD_BYTES_MAX),
@@ -47,6 +58,7 @@ fuzz_target!(|bytes: &[u8]| {
         } => {
             assert!(head_bytes <= input.len().min(HEAD_BYTES_MAX));
             check_path(&request.path);
+            check_verdict(&request, &options);
             check_reply(&request, object, &options);
         }
     }
@@ -65,6 +77,47 @@ fn check_path(path: &str) {
         inner.is_empty() || inner.split('/').all(is_plain),
         "{path:?}"
     );
+}
+
+/// Without a key nobody gets what is behind signed links, and what is served is a path.
+fn check_verdict(request: &Request<'_>, options: &ReplyOptions<'_>) {
+    static SITES: LazyLock<Sites> = LazyLock::new(|| {
+        let key = LinkKey::new(b"nobody's").expect("a key");
+        let signed = Rule {
+            links: Some(Links::new(LinkForm::Token("hdnts".into()), vec![key])),
+            ..Rule::default()
+        };
+        let open = (vec!["/open/**".into(), "*.m3u8".into()], Rule::default());
+        let rules = vec![open, (vec!["/**".into()], signed)];
+        let names = vec!["a.example".into(), "*.b.example".into()];
+        let site = Site {
+            names,
+            rules,
+            ..Site::default()
+        };
+        Sites::new(
+            vec![site.clone()],
+            Site {
+                names: Vec::new(),
+                ..site
+            },
+        )
+        .expect("sites")
+    });
+    let client = Client {
+        source: [192, 0, 2, 7].into(),
+        is_secure: options.is_secure,
+        unix_seconds: options.unix_seconds_now,
+    };
+    if let Verdict::Serve(path) = SITES.decide(request, &client) {
+        let path = path.as_deref().unwrap_or(&request.path);
+        check_path(path);
+        assert!(
+            path.starts_with("/open/") || path.ends_with(".m3u8"),
+            "{path:?}"
+        );
+    }
+    let _ = SITES.replies(request);
 }
 
 fn check_refusal(refusal: Refusal, options: &ReplyOptions<'_>) {
@@ -102,7 +155,7 @@ fn check_reply(request: &Request<'_>, object: u8, options: &ReplyOptions<'_>) {
     check_whole(&text, &parts, size_bytes, request.method == Method::Head);
     if request.method != Method::Options {
         let (mut text, mut parts) = (Vec::new(), Vec::new());
-        let _moved = redirect_reply(request, options, &mut text, &mut parts);
+        let _moved = directory_reply(request, options, &mut text, &mut parts);
         check_whole(&text, &parts, 0, request.method == Method::Head);
     }
 }

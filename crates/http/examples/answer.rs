@@ -14,7 +14,7 @@ fn main() -> std::io::Result<()> {
     let mut input = Vec::new();
     std::io::stdin().read_to_end(&mut input)?;
     let config = ReplyConfig {
-        cors: true,
+        cors: http::Cors::AnyOrigin,
         ..ReplyConfig::default()
     };
     let options = ReplyOptions {
@@ -22,6 +22,7 @@ fn main() -> std::io::Result<()> {
         unix_seconds_now: 1_700_000_000,
         keep_alive: true,
         is_secure: false,
+        origin: None,
     };
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let reply = match parse_request(&input) {

@@ -11,7 +11,7 @@
 //! so many bytes of the object from such an offset.
 //!
 //! A path that ends with `/` asks for the [`INDEX_NAME`] of that directory; the caller, who has the
-//! objects, answers a directory's name without its slash by [`redirect_reply`].
+//! objects, answers a directory's name without its slash by [`directory_reply`].
 //!
 //! What bounds it: [`HEAD_BYTES_MAX`], [`BODY_BYTES_MAX`], [`HEADERS_MAX`], [`TARGET_BYTES_MAX`], [`RANGES_MAX`] and,
 //! on the way out, [`REPLY_TEXT_BYTES_MAX`]. Parsing allocates one string, the path, of at most
@@ -22,6 +22,7 @@
 mod authority;
 mod conditional;
 mod content_type;
+mod cors;
 mod extra_fields;
 mod head_text;
 mod range;
@@ -36,12 +37,13 @@ use clock::UnixTime;
 pub use content_type::{
     CONTENT_TYPE_BYTES_MAX, ContentTypeProblem, ContentTypes, EXTENSION_BYTES_MAX, OWN_TYPES_MAX,
 };
+pub use cors::{Cors, ORIGIN_BYTES_MAX, ORIGINS_MAX, OriginProblem, Origins};
 pub use extra_fields::{EXTRA_FIELDS_BYTES_MAX, ExtraFields, FieldProblem};
 pub use head_text::HeadText;
 pub use range::{RANGES_MAX, RANGES_UNORDERED_MAX};
 pub use reply::{
     PREFLIGHT_HEADERS_BYTES_MAX, Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyConfig, ReplyOptions,
-    error_reply, options_reply, redirect_reply, reply,
+    directory_reply, error_reply, options_reply, redirect_reply, reply,
 };
 pub use request::{
     BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LEADING_EMPTY_LINES_MAX, METHOD_BYTES_MAX, Method,

@@ -8,13 +8,19 @@ pub enum Status {
     Ok,
     /// 206: one or more ranges follow.
     PartialContent,
-    /// 301: a directory, asked for without its final slash.
+    /// 301: a directory, asked for without its final slash, or an object that is elsewhere.
     MovedPermanently,
+    /// 302: for now the object is elsewhere.
+    Found,
     /// 304: the client's copy is current.
     NotModified,
+    /// 307: as 302; the client keeps its method.
+    TemporaryRedirect,
+    /// 308: as 301; the client keeps its method.
+    PermanentRedirect,
     /// 400: the head breaks the grammar or could mean two things.
     BadRequest,
-    /// 403: the object exists but may not be served.
+    /// 403: the object may not be read, or not by this client.
     Forbidden,
     /// 404: no such object.
     NotFound,
@@ -22,6 +28,8 @@ pub enum Status {
     MethodNotAllowed,
     /// 408: the head did not arrive in time.
     RequestTimeout,
+    /// 410: the operator says that there is no such object any more.
+    Gone,
     /// 412: `If-Match` or `If-Unmodified-Since` is false.
     PreconditionFailed,
     /// 413: the request carries a body that is longer than [`crate::BODY_BYTES_MAX`], or chunked.
@@ -32,6 +40,8 @@ pub enum Status {
     RangeNotSatisfiable,
     /// 417: an expectation other than `100-continue`.
     ExpectationFailed,
+    /// 421: the operator serves no site of that name.
+    MisdirectedRequest,
     /// 431: too many header fields, or too many bytes of them.
     RequestHeaderFieldsTooLarge,
     /// 500: reading the object failed.
@@ -46,21 +56,26 @@ pub enum Status {
 
 impl Status {
     /// Every status, in the order of their codes.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 24] = [
         Self::Ok,
         Self::PartialContent,
         Self::MovedPermanently,
+        Self::Found,
         Self::NotModified,
+        Self::TemporaryRedirect,
+        Self::PermanentRedirect,
         Self::BadRequest,
         Self::Forbidden,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::RequestTimeout,
+        Self::Gone,
         Self::PreconditionFailed,
         Self::ContentTooLarge,
         Self::UriTooLong,
         Self::RangeNotSatisfiable,
         Self::ExpectationFailed,
+        Self::MisdirectedRequest,
         Self::RequestHeaderFieldsTooLarge,
         Self::InternalServerError,
         Self::NotImplemented,
@@ -75,17 +90,22 @@ impl Status {
             Self::Ok => 200,
             Self::PartialContent => 206,
             Self::MovedPermanently => 301,
+            Self::Found => 302,
             Self::NotModified => 304,
+            Self::TemporaryRedirect => 307,
+            Self::PermanentRedirect => 308,
             Self::BadRequest => 400,
             Self::Forbidden => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
+            Self::Gone => 410,
             Self::PreconditionFailed => 412,
             Self::ContentTooLarge => 413,
             Self::UriTooLong => 414,
             Self::RangeNotSatisfiable => 416,
             Self::ExpectationFailed => 417,
+            Self::MisdirectedRequest => 421,
             Self::RequestHeaderFieldsTooLarge => 431,
             Self::InternalServerError => 500,
             Self::NotImplemented => 501,
@@ -101,17 +121,22 @@ impl Status {
             Self::Ok => "200 OK",
             Self::PartialContent => "206 Partial Content",
             Self::MovedPermanently => "301 Moved Permanently",
+            Self::Found => "302 Found",
             Self::NotModified => "304 Not Modified",
+            Self::TemporaryRedirect => "307 Temporary Redirect",
+            Self::PermanentRedirect => "308 Permanent Redirect",
             Self::BadRequest => "400 Bad Request",
             Self::Forbidden => "403 Forbidden",
             Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::RequestTimeout => "408 Request Timeout",
+            Self::Gone => "410 Gone",
             Self::PreconditionFailed => "412 Precondition Failed",
             Self::ContentTooLarge => "413 Content Too Large",
             Self::UriTooLong => "414 URI Too Long",
             Self::RangeNotSatisfiable => "416 Range Not Satisfiable",
             Self::ExpectationFailed => "417 Expectation Failed",
+            Self::MisdirectedRequest => "421 Misdirected Request",
             Self::RequestHeaderFieldsTooLarge => "431 Request Header Fields Too Large",
             Self::InternalServerError => "500 Internal Server Error",
             Self::NotImplemented => "501 Not Implemented",

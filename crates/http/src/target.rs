@@ -16,23 +16,22 @@ pub(crate) struct Target<'a> {
     pub(crate) path: String,
     /// The text behind the first `?`, not decoded, without a fragment.
     pub(crate) query: Option<&'a [u8]>,
-    /// Whether it is in absolute-form, and so has an authority: then the value of `Host` is ignored
-    /// (RFC 9112 s3.2.2).
-    pub(crate) has_authority: bool,
+    /// The authority of a target in absolute-form: then the value of `Host` is ignored (RFC 9112 s3.2.2).
+    pub(crate) authority: Option<&'a [u8]>,
 }
 
 impl<'a> Target<'a> {
     /// Reads a target in origin-form, absolute-form or asterisk-form.
     ///
-    /// The query is not used: an object has no variants.
+    /// The query names no object: an object has no variants.
     pub(crate) fn parse(target: &'a [u8]) -> Result<Self, Status> {
         let (before, _fragment) = split_at_byte(target, b'#');
         let (before, query) = split_at_byte(before, b'?');
-        let encoded = path_bytes(before)?;
+        let (authority, encoded) = authority_and_path(before)?;
         Ok(Self {
             path: decode_path(encoded)?,
             query,
-            has_authority: !matches!(before.first(), Some(b'/' | b'*')),
+            authority,
         })
     }
 }
@@ -84,14 +83,14 @@ fn resolve_last_segment(path: &mut Vec<u8>, start: usize) -> Result<(), Status> 
     Ok(())
 }
 
-/// The path's bytes within a target without query and fragment, still encoded.
-fn path_bytes(target: &[u8]) -> Result<&[u8], Status> {
+/// The authority, if there is one, and the path's bytes, still encoded, of a target without query and fragment.
+fn authority_and_path(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), Status> {
     if target.first() == Some(&b'/') {
-        return Ok(target);
+        return Ok((None, target));
     }
     // RFC 9112 s3.2.4: `OPTIONS *` is about the server as a whole; here it is about its root.
     if target == b"*" {
-        return Ok(b"/");
+        return Ok((None, b"/"));
     }
     // RFC 9112 s3.2.2: "A server MUST accept the absolute-form in requests".
     let after_scheme = strip_prefix_ignoring_case(target, b"http://")
@@ -102,7 +101,7 @@ fn path_bytes(target: &[u8]) -> Result<&[u8], Status> {
     if !is_authority(authority) {
         return Err(Status::BadRequest);
     }
-    Ok(if path.is_empty() { b"/" } else { path })
+    Ok((Some(authority), if path.is_empty() { b"/" } else { path }))
 }
 
 fn strip_prefix_ignoring_case<'a>(bytes: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
@@ -153,20 +152,20 @@ mod tests {
 
     #[test]
     fn queries_and_authorities() {
-        for (target, query, has_authority) in [
-            ("/a", None, false),
-            ("/a?", Some(""), false),
-            ("/a?b?c", Some("b?c"), false),
-            ("/a?b#c?d", Some("b"), false),
-            ("/a#b?c", None, false),
-            ("*", None, false),
-            ("http://h", None, true),
-            ("http://h?q", Some("q"), true),
-            ("https://h/a?q#f", Some("q"), true),
+        for (target, query, authority) in [
+            ("/a", None, None),
+            ("/a?", Some(""), None),
+            ("/a?b?c", Some("b?c"), None),
+            ("/a?b#c?d", Some("b"), None),
+            ("/a#b?c", None, None),
+            ("*", None, None),
+            ("http://h", None, Some("h")),
+            ("http://h?q", Some("q"), Some("h")),
+            ("https://h/a?q#f", Some("q"), Some("h")),
         ] {
             let parsed = Target::parse(target.as_bytes()).unwrap();
             assert_eq!(parsed.query, query.map(str::as_bytes), "{target}");
-            assert_eq!(parsed.has_authority, has_authority, "{target}");
+            assert_eq!(parsed.authority, authority.map(str::as_bytes), "{target}");
         }
     }
 

@@ -10,6 +10,12 @@ pub fn settings() -> String {
     settings::documentation()
 }
 
+/// The tables of `docs/run/sites.md`.
+#[must_use]
+pub fn sites() -> String {
+    settings::sites::documentation()
+}
+
 /// The table of counters in `docs/run/metrics.md`.
 #[must_use]
 pub fn counters() -> String {

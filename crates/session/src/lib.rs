@@ -36,16 +36,18 @@ mod request_log;
 mod run_queue;
 mod shortest_rtt;
 mod slab;
-mod source_filter;
 mod sources;
 mod stream_map;
 mod tls;
 mod warning;
 
 use core::net::IpAddr;
+use std::sync::Arc;
 
 use clock::Duration;
 use memory::FreeSlot;
+use sites::Sites;
+use sites::networks::SourceFilter;
 use wire::MacAddress;
 
 pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
@@ -55,7 +57,6 @@ pub use counters::Counters;
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use listing::{Activity, ListedConnection, PageLimits};
 pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
-pub use source_filter::{NETWORKS_MAX, Network, NetworkProblem, SourceFilter};
 pub use tcp::Config as TcpConfig;
 pub use tcp::congestion::CongestionControl;
 pub use warning::Warning;
@@ -99,8 +100,8 @@ pub struct Config {
     pub source_filter: SourceFilter,
     /// Secret of this run: hash keys, initial sequence numbers.
     pub seed: [u8; 32],
-    /// Options of replies.
-    pub replies: http::ReplyConfig,
+    /// Which reply a request gets.
+    pub sites: Arc<Sites>,
     /// Unix time at start, seconds, until [`Conductor::set_unix_seconds`] sets it.
     pub unix_seconds_at_start: u64,
     /// A client has this long to finish a request head (408 after), and a TLS handshake.
@@ -139,7 +140,7 @@ impl Default for Config {
             connections_per_source_max: None,
             source_filter: SourceFilter::default(),
             seed: [0; 32],
-            replies: http::ReplyConfig::default(),
+            sites: Arc::default(),
             unix_seconds_at_start: 0,
             head_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(75),

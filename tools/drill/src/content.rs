@@ -142,6 +142,7 @@ fn head_of(setup: &Setup, config: &ReplyConfig) -> Vec<u8> {
         unix_seconds_now: UNIX_SECONDS,
         keep_alive: true,
         is_secure: false,
+        origin: None,
     };
     let (mut head, mut parts) = (Vec::new(), Vec::new());
     let meta = object(setup).meta;

@@ -9,6 +9,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use clock::Instant;
 use memory::{Arena, ArenaConfig, PageKind};
@@ -16,6 +17,7 @@ use session::{
     Conductor, Config, DeviceIndex, LookupError, LookupPlan, Object, ObjectHandle, ReadError,
     ReadPlan, TcpConfig, TransmitProgress, Transmitted,
 };
+use sites::Sites;
 use wire::{ChecksumState, Ecn, Incoming, MacAddress, Outgoing, Route, TcpRepr};
 
 use crate::content::{self, Content};
@@ -332,7 +334,7 @@ fn config(setup: &Setup, content: &Content) -> Config {
         },
         connections_max: 4,
         seed: [9; 32],
-        replies: content.reply_config(),
+        sites: Arc::new(Sites::of_replies(content.reply_config())),
         unix_seconds_at_start: content::UNIX_SECONDS,
         idle_timeout: setup.idle_timeout,
         send_timeout: setup.send_timeout,

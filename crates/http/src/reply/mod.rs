@@ -11,6 +11,7 @@ use crate::conditional::Verdict;
 use crate::content_type::{
     Caching, ContentType, ContentTypes, MAX_AGE_SECONDS_MAX, MAX_AGE_SECONDS_MIN,
 };
+use crate::cors::{Cors, ORIGIN_BYTES_MAX};
 use crate::extra_fields::{EXTRA_FIELDS_BYTES_MAX, ExtraFields};
 use crate::range::{ByteRange, Selection, select};
 use crate::request::is_token_byte;
@@ -26,7 +27,7 @@ pub const REPLY_TEXT_BYTES_MAX: usize = HEAD_FIXED_BYTES_MAX
 
 /// Most bytes of a head without what was configured: status line, the fields, numbers and entity
 /// tag at their longest. Of a preflight's answer, [`PREFLIGHT_HEADERS_BYTES_MAX`] besides.
-const HEAD_FIXED_BYTES_MAX: usize = 1024;
+const HEAD_FIXED_BYTES_MAX: usize = 1024 + ORIGIN_BYTES_MAX;
 
 /// Most bytes of a delimiter between two ranges, with the longest content type and numbers.
 const DELIMITER_BYTES_MAX: usize = 320;
@@ -41,9 +42,8 @@ const DATE_UNIX_SECONDS_MAX: u64 = 253_402_300_799;
 /// Configuration of all replies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplyConfig {
-    /// Lets pages of any origin read the reply (`Access-Control-Allow-Origin: *`), or of the one
-    /// origin that `extra_fields` names.
-    pub cors: bool,
+    /// Pages of which origins may read the reply, beside the one origin that `extra_fields` names.
+    pub cors: Cors,
     /// Sends `Cache-Control` for media and playlists, unless `extra_fields` does.
     pub cache_control: bool,
     /// Content types by extension.
@@ -56,7 +56,7 @@ impl Default for ReplyConfig {
     /// No CORS, `Cache-Control` by the kind of content, no types or fields of the operator.
     fn default() -> Self {
         Self {
-            cors: false,
+            cors: Cors::Off,
             cache_control: true,
             types: ContentTypes::default(),
             extra_fields: ExtraFields::default(),
@@ -67,7 +67,7 @@ impl Default for ReplyConfig {
 impl ReplyConfig {
     /// Whether `OPTIONS` is a method of this server: where pages of another origin may read replies.
     fn answers_preflights(&self) -> bool {
-        self.cors || self.extra_fields.allow_origin().is_some()
+        self.cors != Cors::Off || self.extra_fields.allow_origin().is_some()
     }
 }
 
@@ -82,6 +82,8 @@ pub struct ReplyOptions<'a> {
     pub keep_alive: bool,
     /// Whether the reply goes out over TLS.
     pub is_secure: bool,
+    /// The request's `Origin`, if there was a whole request.
+    pub origin: Option<&'a [u8]>,
 }
 
 /// A piece of a reply, in the order of sending.
@@ -193,8 +195,29 @@ fn content_type_of<'a>(request: &Request<'_>, config: &'a ReplyConfig) -> Conten
 }
 
 /// Replies to a request for a directory without its final slash: 301 to the same path with one,
-/// and with the query. A target that has no room for it is too long: 414.
+/// and with the query.
+///
+/// RFC 9110 s10.2.2: a reference relative to the request's own URI holds whatever name and scheme the
+/// client knows us by. It begins with one slash, since paths do, and so is never taken for an authority.
+pub fn directory_reply(
+    request: &Request<'_>,
+    options: &ReplyOptions<'_>,
+    text: &mut Vec<u8>,
+    parts: &mut Vec<Part>,
+) -> Reply {
+    let mut location = String::with_capacity(request.path.len() + 1);
+    request.push_path(&mut location);
+    location.push('/');
+    request.push_query(&mut location);
+    let status = Status::MovedPermanently;
+    redirect_reply(status, &location, request, options, text, parts)
+}
+
+/// Replies with `status`, a redirect, to `location`, which is a valid URI reference (RFC 3986). One that is
+/// longer than a target may be is too long: 414.
 pub fn redirect_reply(
+    status: Status,
+    location: &str,
     request: &Request<'_>,
     options: &ReplyOptions<'_>,
     text: &mut Vec<u8>,
@@ -202,34 +225,33 @@ pub fn redirect_reply(
 ) -> Reply {
     let close = !(request.keep_alive && options.keep_alive);
     let head_only = request.method == Method::Head;
-    let location = location_of(request);
     if location.len() > TARGET_BYTES_MAX {
         return error_reply(Status::UriTooLong, head_only, close, options, text, parts);
     }
     let mut writer = Writer::new(text, parts);
-    let status = Status::MovedPermanently;
     writer.common_head(status, options, close);
-    writer.field("Location", &location);
+    writer.field("Location", location);
     writer.extra_fields(options);
     writer.status_body(status, head_only);
     writer.flush();
     Reply { status, close }
 }
 
-/// RFC 9110 s10.2.2: a reference relative to the request's own URI, so that it holds whatever name
-/// and scheme the client knows us by. It begins with one slash, since paths do, and so is never
-/// taken for an authority.
-fn location_of(request: &Request<'_>) -> String {
-    let mut location = String::with_capacity(request.path.len() + 1);
-    let is_path_byte =
-        |byte| is_unreserved(byte) || is_sub_delimiter(byte) || b":@/".contains(&byte);
-    push_encoded(&mut location, request.path.as_bytes(), is_path_byte);
-    location.push('/');
-    if let Some(query) = request.query {
-        location.push('?');
-        push_encoded(&mut location, query, |byte| byte.is_ascii_graphic());
+impl Request<'_> {
+    /// Appends the path as a URI has it.
+    pub fn push_path(&self, location: &mut String) {
+        let is_path_byte =
+            |byte| is_unreserved(byte) || is_sub_delimiter(byte) || b":@/".contains(&byte);
+        push_encoded(location, self.path.as_bytes(), is_path_byte);
     }
-    location
+
+    /// Appends `?` and the query as a URI has it, if there is one.
+    pub fn push_query(&self, location: &mut String) {
+        if let Some(query) = self.query {
+            location.push('?');
+            push_encoded(location, query, |byte| byte.is_ascii_graphic());
+        }
+    }
 }
 
 /// RFC 3986 s2.1: percent-encodes all bytes but those that stay as they are.
@@ -533,13 +555,19 @@ impl<'a> Writer<'a> {
     }
 
     /// What lets pages of other origins read the reply (the Fetch standard, "CORS protocol").
-    fn cors_fields(&mut self, config: &ReplyConfig) {
-        let fields = &config.extra_fields;
-        let any = config.cors.then_some("*");
-        if let Some(origin) = fields.allow_origin().or(any) {
+    fn cors_fields(&mut self, options: &ReplyOptions<'_>) {
+        let fields = &options.config.extra_fields;
+        let grant = options.config.cors.grant(options.origin);
+        if let Some(origin) = fields.allow_origin().or(grant.origin) {
             self.field("Access-Control-Allow-Origin", origin);
         }
-        let own = config.cors.then_some(EXPOSE_HEADERS);
+        if grant.has_credentials && !fields.has_cors_field(ALLOW_CREDENTIALS_NAME) {
+            self.field(ALLOW_CREDENTIALS_NAME, "true");
+        }
+        if grant.varies {
+            self.field("Vary", "Origin");
+        }
+        let own = grant.origin.map(|_| EXPOSE_HEADERS);
         if own.is_some() || fields.expose_headers().is_some() {
             self.push("Access-Control-Expose-Headers: ");
             self.push(own.unwrap_or_default());
@@ -565,7 +593,7 @@ impl<'a> Writer<'a> {
         self.push(status.line());
         self.push("\r\nServer: Atlas\r\n");
         self.date_field("Date", options.unix_seconds_now);
-        self.cors_fields(options.config);
+        self.cors_fields(options);
         // RFC 9112 s9.3: an HTTP/1.0 client must be told either way; the others lose nothing.
         self.field("Connection", if close { "close" } else { "keep-alive" });
     }
@@ -647,6 +675,7 @@ impl<'a> Writer<'a> {
     }
 }
 
+const ALLOW_CREDENTIALS_NAME: &str = "Access-Control-Allow-Credentials";
 const ALLOW_METHODS_NAME: &str = "Access-Control-Allow-Methods";
 const ALLOW_HEADERS_NAME: &str = "Access-Control-Allow-Headers";
 const MAX_AGE_NAME: &str = "Access-Control-Max-Age";

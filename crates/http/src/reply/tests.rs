@@ -13,7 +13,7 @@ const NOW: u64 = 1_700_000_000;
 
 static PLAIN: LazyLock<ReplyConfig> = LazyLock::new(ReplyConfig::default);
 static CORS: LazyLock<ReplyConfig> = LazyLock::new(|| ReplyConfig {
-    cors: true,
+    cors: Cors::AnyOrigin,
     ..ReplyConfig::default()
 });
 static OPTIONS: LazyLock<ReplyOptions<'_>> = LazyLock::new(|| with(&PLAIN));
@@ -25,6 +25,7 @@ fn with(config: &ReplyConfig) -> ReplyOptions<'_> {
         unix_seconds_now: NOW,
         keep_alive: true,
         is_secure: false,
+        origin: None,
     }
 }
 
@@ -374,6 +375,60 @@ fn cross_origin_reads_are_allowed_when_asked_for() {
 }
 
 #[test]
+fn a_page_of_a_listed_origin_may_read_replies_and_no_other() {
+    let origins = [
+        "https://a.example".to_owned(),
+        "https://b.example".to_owned(),
+    ];
+    let config = ReplyConfig {
+        cors: Cors::Origins(crate::Origins::new(&origins, true).unwrap()),
+        ..ReplyConfig::default()
+    };
+    let get = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    for (origin, allowed) in [
+        (Some("https://b.example"), Some("https://b.example")),
+        (Some("https://c.example"), None),
+        (None, None),
+    ] {
+        let options = ReplyOptions {
+            origin: origin.map(str::as_bytes),
+            ..with(&config)
+        };
+        let wire = ask_about(get, &object(5), &options);
+        assert_eq!(wire.field("access-control-allow-origin"), allowed);
+        let credentials = allowed.map(|_| "true");
+        assert_eq!(wire.field("access-control-allow-credentials"), credentials);
+        assert_eq!(wire.field("vary"), Some("Origin"));
+        let is_exposed = wire.field("access-control-expose-headers").is_some();
+        assert_eq!(is_exposed, allowed.is_some());
+    }
+}
+
+#[test]
+fn a_redirect_says_where_to_and_keeps_to_the_length_of_a_target() {
+    let head = b"HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    let Parsed::Complete { request, .. } = parse_request(head) else {
+        panic!("a whole head");
+    };
+    for (bytes, status) in [(TARGET_BYTES_MAX, 308), (TARGET_BYTES_MAX + 1, 414)] {
+        let location = "x".repeat(bytes);
+        let (mut text, mut parts) = (Vec::new(), Vec::new());
+        let made = redirect_reply(
+            Status::PermanentRedirect,
+            &location,
+            &request,
+            &OPTIONS,
+            &mut text,
+            &mut parts,
+        );
+        let wire = assemble(made, &text, &parts);
+        assert_eq!(wire.status, status);
+        let said = wire.field("location");
+        assert_eq!(said, (status == 308).then_some(location.as_str()));
+    }
+}
+
+#[test]
 fn fields_for_other_origins_are_in_errors_and_preflights_too() {
     let of_operator = adding(&[
         "Access-Control-Allow-Origin: https://a.example",
@@ -383,7 +438,7 @@ fn fields_for_other_origins_are_in_errors_and_preflights_too() {
         "X-Viewer: 7",
     ]);
     let both = ReplyConfig {
-        cors: true,
+        cors: Cors::AnyOrigin,
         ..of_operator.clone()
     };
     let get = "GET / HTTP/1.1\r\nHost: h\r\nOrigin: https://a.example\r\n\r\n";
@@ -412,7 +467,7 @@ fn fields_for_other_origins_are_in_errors_and_preflights_too() {
             preflight.field("access-control-allow-headers"),
             Some("range")
         );
-        let own = if config.cors {
+        let own = if config.cors != Cors::Off {
             "Accept-Ranges, Content-Length, Content-Range, Date, ETag, "
         } else {
             ""
@@ -453,7 +508,7 @@ fn strict_transport_security_goes_out_over_tls_only() {
         let Parsed::Complete { request, .. } = parse_request(get.as_bytes()) else {
             panic!("a whole head");
         };
-        let _ = redirect_reply(&request, &options, &mut text, &mut parts);
+        let _ = directory_reply(&request, &options, &mut text, &mut parts);
         let redirect = String::from_utf8(text).unwrap();
         assert_eq!(
             redirect.contains("Strict-Transport"),
@@ -581,7 +636,7 @@ fn redirect(head: &str, options: &ReplyOptions<'_>) -> Wire {
         panic!("{head:?}: {:?}", parse_request(head.as_bytes()));
     };
     let (mut text, mut parts) = (Vec::new(), Vec::new());
-    let made = redirect_reply(&request, options, &mut text, &mut parts);
+    let made = directory_reply(&request, options, &mut text, &mut parts);
     assemble(made, &text, &parts)
 }
 
@@ -829,7 +884,7 @@ fn longest_config() -> ReplyConfig {
     let name = "X: \r\n".len();
     let field = format!("X: {}", "v".repeat(EXTRA_FIELDS_BYTES_MAX - name));
     let mut config = ReplyConfig {
-        cors: true,
+        cors: Cors::AnyOrigin,
         ..adding(&[&field])
     };
     let content_type = format!(

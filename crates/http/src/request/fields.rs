@@ -15,6 +15,8 @@ pub(super) struct Fields<'a> {
     pub(super) range: Option<&'a [u8]>,
     pub(super) preflight: Preflight<'a>,
     pub(super) host: Option<&'a [u8]>,
+    pub(super) cookie: Option<&'a [u8]>,
+    pub(super) origin: Option<&'a [u8]>,
     content_length: Option<u64>,
     transfer: Option<Transfer>,
     expects_continue: bool,
@@ -51,6 +53,8 @@ impl<'a> Fields<'a> {
         match name.as_bytes().first().map(u8::to_ascii_lowercase) {
             Some(b'h') if is("host") => put_once(&mut self.host, value)?,
             Some(b'c') if is("connection") => self.take_connection(value),
+            Some(b'c') if is("cookie") => self.cookie = self.cookie.or(Some(value)),
+            Some(b'o') if is("origin") => self.origin = self.origin.or(Some(value)),
             Some(b'c') if is("content-length") => self.take_content_length(value)?,
             Some(b't') if is("transfer-encoding") => self.take_transfer_encoding(value),
             Some(b'e') if is("expect") => {

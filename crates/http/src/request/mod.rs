@@ -46,6 +46,10 @@ pub enum Method {
 /// The verdict on the bytes received so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is on the stack, and looked at where it was made"
+)]
 pub enum Parsed<'a> {
     /// Correct so far: more bytes are needed.
     Incomplete,
@@ -79,10 +83,14 @@ pub struct Request<'a> {
     /// or `..` segment (one `/` may end it); query and fragment are cut off. At most
     /// [`TARGET_BYTES_MAX`] bytes.
     pub path: String,
-    /// Query of the target, as it came (RFC 3986 s3.4): for a redirect.
-    pub(crate) query: Option<&'a [u8]>,
-    /// `Host`, as it came; none in HTTP/1.0 perhaps (RFC 9112 s3.2).
+    /// Query of the target, as it came (RFC 3986 s3.4).
+    pub query: Option<&'a [u8]>,
+    /// The authority of the target, or else `Host`, as it came; none in HTTP/1.0 perhaps (RFC 9112 s3.2).
     pub host: Option<&'a [u8]>,
+    /// `Cookie`, the first if there are several (RFC 6265 s5.4: a client sends one).
+    pub cookie: Option<&'a [u8]>,
+    /// `Origin`, the first if there are several (RFC 6454 s7.3: a client sends one).
+    pub origin: Option<&'a [u8]>,
     /// Whether the client can use the connection again (RFC 9112 s9.3).
     pub keep_alive: bool,
     /// Bytes of the body, which follows the head and means nothing: 0 to [`BODY_BYTES_MAX`]. The next
@@ -96,17 +104,11 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The query of the target, as it came (RFC 3986 s3.4).
-    #[must_use]
-    pub const fn query(&self) -> Option<&[u8]> {
-        self.query
-    }
-
     /// The path of the object to look up: of a directory, which is a path that ends with `/`, its
-    /// [`INDEX_NAME`].
+    /// [`INDEX_NAME`]. `other` is in place of the request's path, if it is given.
     #[must_use]
-    pub fn into_object_path(self) -> String {
-        let mut path = self.path;
+    pub fn into_object_path(self, other: Option<String>) -> String {
+        let mut path = other.unwrap_or(self.path);
         if path.ends_with('/') {
             path.push_str(INDEX_NAME);
         }
@@ -182,9 +184,9 @@ fn parse_head(input: &[u8]) -> Result<Option<(Request<'_>, usize)>, Refusal> {
     for header in headers {
         fields.take(header.name, header.value).map_err(refuse)?;
     }
-    let has_authority = asked.as_ref().is_ok_and(|(_, target)| target.has_authority);
+    let authority = asked.as_ref().ok().and_then(|(_, target)| target.authority);
     fields
-        .check_host(line.version_minor, has_authority)
+        .check_host(line.version_minor, authority.is_some())
         .map_err(refuse)?;
     let body = fields.framing(line.version_minor).map_err(refuse)?;
     let (method, target) = asked.map_err(refuse)?;
@@ -195,7 +197,9 @@ fn parse_head(input: &[u8]) -> Result<Option<(Request<'_>, usize)>, Refusal> {
         method,
         path: target.path,
         query: target.query,
-        host: fields.host,
+        host: authority.or(fields.host),
+        cookie: fields.cookie,
+        origin: fields.origin,
         keep_alive: fields.keep_alive(line.version_minor, body_bytes),
         body_bytes,
         conditions: fields.conditions,

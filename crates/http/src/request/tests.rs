@@ -265,7 +265,7 @@ fn refused_heads_however_they_are_cut() {
 fn a_request_is_what_it_says() {
     let head = b"HEAD /a%20b?q HTTP/1.1\r\nHost: h\r\nRANGE:  bytes=0-1 \r\nrange: bytes=2-3\r\n\
         if-match: \"a\"\r\nIf-None-Match: \"b\"\r\nIf-Modified-Since: c\r\n\
-        If-Unmodified-Since: d\r\nIf-Range: \"e\"\r\n\r\n";
+        If-Unmodified-Since: d\r\nIf-Range: \"e\"\r\nCookie: f=g\r\nOrigin: http://h\r\n\r\n";
     assert_eq!(
         accept(head),
         Request {
@@ -273,6 +273,8 @@ fn a_request_is_what_it_says() {
             path: "/a b".to_owned(),
             query: Some(b"q"),
             host: Some(b"h"),
+            cookie: Some(b"f=g"),
+            origin: Some(b"http://h"),
             keep_alive: true,
             body_bytes: 0,
             conditions: Conditions {
@@ -492,7 +494,7 @@ fn a_directory_is_asked_for_by_its_index() {
         let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
         let request = accept(head.as_bytes());
         assert_eq!(request.is_for_directory(), is_for_directory, "{target}");
-        assert_eq!(request.into_object_path(), path, "{target}");
+        assert_eq!(request.into_object_path(None), path, "{target}");
     }
 }
 

@@ -12,6 +12,7 @@ mod file;
 mod key;
 mod link;
 mod place;
+pub(crate) mod sites;
 mod sources;
 pub(crate) mod table;
 mod user;
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::link::ZeroCopy;
-use http::{ContentTypes, ExtraFields, FieldProblem};
+use http::{ContentTypes, Cors, ExtraFields, FieldProblem, ReplyConfig};
 use record::AeadLibrary;
 use tracing::level_filters::LevelFilter;
 
@@ -97,6 +98,12 @@ pub(crate) struct Settings {
     pub https: Option<Https>,
     /// The user to become once everything is opened, and where it was configured.
     pub user: Option<(UserName, Origin)>,
+    /// What replies say, where no site says another thing.
+    pub replies: ReplyConfig,
+    /// Whether files whose name begins with a dot are served, where no site says.
+    pub hidden_files: bool,
+    /// The sites of the file.
+    pub sites: Vec<sites::SiteSettings>,
     /// What connections are like: of each worker's conductor, all that does not depend on the link and on
     /// the number of workers.
     pub conductor: session::Config,
@@ -175,6 +182,9 @@ impl Default for Settings {
             http_port: Some(80),
             https: None,
             user: None,
+            replies: ReplyConfig::default(),
+            hidden_files: false,
+            sites: Vec::new(),
             conductor: session::Config::default(),
             aead_library: None,
             core_dumps: false,
@@ -287,11 +297,13 @@ impl Settings {
         settings.conductor.source_filter = resolve_sources(&keys, &mut file)?;
         settings.trace = resolve_trace(&keys, &mut file)?;
         settings.log = resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?;
-        let replies = &mut settings.conductor.replies;
-        let fields = file.header.take().unwrap_or_default();
+        let replies = &mut settings.replies;
+        let lines = file.header.take().unwrap_or_default();
         let origin = keys.origin(&table::HEADER);
-        replies.extra_fields = parse_headers(&fields, replies.cors, &origin)?;
+        replies.extra_fields = parse_headers(&lines, &replies.cors, &origin)?;
         replies.types = parse_types(&keys, file.types.take().unwrap_or_default())?;
+        let tables = file.site.take().unwrap_or_default();
+        sites::resolve(tables, lines, &keys.file, &mut settings)?;
         Ok(settings)
     }
 
@@ -391,7 +403,11 @@ fn resolve_trace(keys: &Keys, file: &mut FileConfig) -> Result<Option<TraceSetti
     }
 }
 
-fn parse_headers(lines: &[String], cors: bool, origin: &Origin) -> Result<ExtraFields, Failure> {
+fn parse_headers(
+    lines: &[String],
+    cors: &Cors,
+    origin: &dyn fmt::Display,
+) -> Result<ExtraFields, Failure> {
     let mut fields = ExtraFields::default();
     for line in lines {
         // Quoted, with control characters made visible: they are what may be wrong with it.
@@ -411,7 +427,7 @@ fn parse_headers(lines: &[String], cors: bool, origin: &Origin) -> Result<ExtraF
             return refuse(&problem, remedy);
         }
     }
-    if fields.has_credentials_for_any_origin(cors) {
+    if fields.has_credentials_for_any_origin(*cors == Cors::AnyOrigin) {
         return Err(Failure::refused(
             format!("{origin}: Access-Control-Allow-Credentials for pages of any origin"),
             "browsers refuse that; name the one origin: 'Access-Control-Allow-Origin: https://NAME'",

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Cors;
 use record::AeadLibrary;
 use session::CongestionControl;
 
@@ -37,6 +38,17 @@ impl Place<bool> for bool {
 
     fn shown(&self) -> Option<String> {
         Some(self.to_string())
+    }
+}
+
+impl Place<bool> for Cors {
+    fn set(&mut self, written: bool, _: &Key, _: &Origin) -> Result<(), Failure> {
+        *self = if written { Self::AnyOrigin } else { Self::Off };
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some((*self != Self::Off).to_string())
     }
 }
 

@@ -2,11 +2,12 @@
 //! nobody can say what an empty `allow` was meant to be, and networks with host bits, of which one or the other
 //! part is a mistake.
 
+use std::fmt;
 use std::net::IpAddr;
 
-use session::{NETWORKS_MAX, Network, NetworkProblem, SourceFilter};
+use sites::networks::{NETWORKS_MAX, Network, NetworkProblem, SourceFilter};
 
-use super::{FileConfig, Keys, Origin, table};
+use super::{FileConfig, Keys, table};
 use crate::failure::Failure;
 
 pub(super) fn resolve_sources(keys: &Keys, file: &mut FileConfig) -> Result<SourceFilter, Failure> {
@@ -18,9 +19,9 @@ pub(super) fn resolve_sources(keys: &Keys, file: &mut FileConfig) -> Result<Sour
     ))
 }
 
-fn resolve_list(
+pub(super) fn resolve_list(
     texts: Option<Vec<String>>,
-    origin: &Origin,
+    origin: &dyn fmt::Display,
 ) -> Result<Option<Vec<Network>>, Failure> {
     let Some(texts) = texts else {
         return Ok(None);
@@ -36,7 +37,7 @@ fn resolve_list(
 }
 
 /// `ADDRESS/BITS`, or an address alone.
-fn parse_network(text: &str, origin: &Origin) -> Result<Network, Failure> {
+fn parse_network(text: &str, origin: &dyn fmt::Display) -> Result<Network, Failure> {
     let refuse = |problem: &str, remedy: String| {
         Failure::refused(format!("{origin} {text}: {problem}"), remedy)
     };

@@ -12,6 +12,7 @@ use clap::ArgAction;
 use super::file::{CertificateTable, NumberOrAuto, PortOrOff, Seconds, Typed, WholeNumber};
 use super::key::{Key, Kind, number, port, settings, text};
 use super::place::Place;
+use super::sites::SiteTable;
 use super::{Keys, Settings};
 use crate::failure::Failure;
 
@@ -358,7 +359,7 @@ settings! {
             metrics: Option<String>,
         };
 
-    CORS = cors: bool => conductor.replies.cors,
+    CORS = cors: bool => replies.cors,
         Kind::Switch,
         "Whether web pages of any origin may play what is served (`Access-Control-Allow-Origin: \
          *`), or those of the origin that `header` names.",
@@ -384,10 +385,19 @@ settings! {
             headers: Vec<String>,
         };
 
-    CACHE_CONTROL = cache_control: bool => conductor.replies.cache_control,
+    CACHE_CONTROL = cache_control: bool => replies.cache_control,
         Kind::Switch,
         "Whether `Cache-Control` is said of playlists and media, see below. One in `header` \
          replaces it.";
+
+    HIDDEN_FILES = hidden_files: bool => hidden_files,
+        Kind::Switch,
+        "Whether a path is served of which a part begins with a dot, like `/.htpasswd` or `/.git/config`, beside \
+         those below `/.well-known/`. If not, it is not found.";
+
+    SITE = site: Vec<SiteTable>,
+        text("array of tables", "none", "up to 4096"),
+        "Sites, by name, and rules for their paths. [What they may say](sites.md).";
 
     TYPES = types: BTreeMap<String, String>,
         text("table of strings", "none", "at most 64 of `extension = \"type/subtype\"`"),

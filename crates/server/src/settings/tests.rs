@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
+use http::Cors;
 use link::ZeroCopy;
 use record::AeadLibrary;
 use session::CongestionControl;
@@ -25,7 +26,7 @@ fn with_flags(change: impl FnOnce(&mut CommonArgs)) -> Result<Settings, String> 
     Settings::merge(args, FileConfig::default()).map_err(|failure| failure.to_string())
 }
 
-fn with_file(text: &str) -> Result<Settings, String> {
+pub(super) fn with_file(text: &str) -> Result<Settings, String> {
     with_both(text, |_| {})
 }
 
@@ -50,7 +51,8 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(settings.limits.objects_max, None);
     assert_eq!(settings.limits.tls_key_records_max, None);
     assert!(settings.https.is_none());
-    assert!(!settings.conductor.replies.cors && !settings.buffered && settings.pcap.is_none());
+    assert_eq!(settings.replies.cors, Cors::Off);
+    assert!(!settings.buffered && settings.pcap.is_none());
     assert!(settings.access_log.is_none() && settings.metrics.is_none());
     assert!(settings.trace.is_none());
     assert!(documentation().contains("| `slots` | - | buffers of 64 KiB | `512` |"));
@@ -75,7 +77,7 @@ fn the_file_wins_over_defaults_and_flags_over_the_file() {
     assert_eq!(from_flags.link, LinkChoice::Tap("t".into()));
     assert_eq!(from_flags.urls(), "http://[fd77::2]/ http://10.2.0.2/");
     assert_eq!(from_flags.pcap, Some(PathBuf::from("b")));
-    assert!(from_flags.conductor.replies.cors);
+    assert_eq!(from_flags.replies.cors, Cors::AnyOrigin);
 }
 
 #[test]
@@ -748,17 +750,11 @@ fn header_fields_come_from_flags_or_the_file() {
         extra
     };
     let text = "header = [\"X-A: 1\", \"X-B: 2\"]";
-    let file = with_file(text).unwrap().conductor.replies;
+    let file = with_file(text).unwrap().replies;
     assert_eq!(file.extra_fields, expected(&["X-A: 1", "X-B: 2"]));
     let flags = with_both(text, |args| args.headers = vec!["X-C: 3".into()]);
-    assert_eq!(
-        flags.unwrap().conductor.replies.extra_fields,
-        expected(&["X-C: 3"])
-    );
-    assert_eq!(
-        with_file("").unwrap().conductor.replies,
-        http::ReplyConfig::default()
-    );
+    assert_eq!(flags.unwrap().replies.extra_fields, expected(&["X-C: 3"]));
+    assert_eq!(with_file("").unwrap().replies, http::ReplyConfig::default());
 
     let flag = |line: &str| {
         let refused = with_flags(|args| args.headers = vec!["X: 1".into(), line.into()]);
@@ -821,7 +817,7 @@ fn content_types_are_checked_at_start() {
     let mut types = http::ContentTypes::default();
     types.insert("abc", "video/x-abc").unwrap();
     types.insert("d-e", "text/plain").unwrap();
-    assert_eq!(right.conductor.replies.types, types);
+    assert_eq!(right.replies.types, types);
     for (wrong, problem) in [
         ("abc = \"video\"", "not a content type"),
         ("\".abc\" = \"video/mp4\"", "not an extension"),
@@ -834,11 +830,10 @@ fn content_types_are_checked_at_start() {
 
 #[test]
 fn cache_control_is_sent_unless_it_is_off() {
-    assert!(with_file("").unwrap().conductor.replies.cache_control);
+    assert!(with_file("").unwrap().replies.cache_control);
     assert!(
         !with_file("cache_control = false")
             .unwrap()
-            .conductor
             .replies
             .cache_control
     );

@@ -24,6 +24,7 @@ use crate::start::claim;
 use crate::start::files;
 use crate::start::memory_need;
 use crate::start::privileges::Identity;
+use crate::start::sites;
 
 /// Slots that a ring is tried with.
 const SLOTS: u32 = 16;
@@ -38,6 +39,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let identity = Identity::resolve(settings.user.as_ref())?;
     // Dropped at once: the process that reads certificates has ended when this does.
     load_tls(settings, &identity)?;
+    sites::load(settings)?;
     check_addresses(settings)?;
     let is_running = claim::is_locked(settings, &identity);
     MonitoringSetup::check(settings, is_running)?;

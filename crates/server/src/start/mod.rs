@@ -29,6 +29,7 @@ mod passthrough;
 pub(crate) mod privileges;
 mod probe;
 pub(crate) mod routes;
+pub(crate) mod sites;
 mod storage;
 mod worker_disk;
 mod worker_link;
@@ -69,6 +70,7 @@ use worker::tls::{Handshaker, Loaded};
 use crate::observe::trace::{PeerTrace, Peers};
 use crate::run::wall_clock;
 use crate::tls::{self, PemFiles};
+use ::sites::Sites;
 use worker::Worker;
 
 pub(crate) use checks::check;
@@ -114,6 +116,7 @@ struct StartupContext {
     identity: Identity,
     /// The TLS configuration, and the files it was loaded from.
     tls: Option<(Loaded, tls::Source)>,
+    sites: Arc<Sites>,
     monitoring: MonitoringSetup,
     /// Held to the end.
     locks: Locks,
@@ -138,6 +141,7 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
     let content = Content::open(settings, epoch.real)?;
     let identity = Identity::resolve(settings.user.as_ref())?;
     let tls = load_tls(settings, &identity)?;
+    let sites = sites::load(settings)?;
     check_addresses(settings)?;
     let owner = identity.new_owner();
     let monitoring = MonitoringSetup::open(settings, owner)?;
@@ -151,6 +155,7 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
         signals,
         identity,
         tls,
+        sites,
         monitoring,
         locks,
     };
@@ -237,7 +242,7 @@ fn serve_on(
     if let Some(warning) = warning {
         warn!("{warning}");
     }
-    if settings.https.is_none() && settings.conductor.replies.extra_fields.has_secure() {
+    if settings.https.is_none() && settings.replies.extra_fields.has_secure() {
         warn!(
             "Strict-Transport-Security goes out over TLS only, and https is off: say it where TLS ends"
         );
@@ -357,6 +362,7 @@ fn assemble(
         signals,
         identity,
         tls,
+        sites,
         monitoring,
         locks: _locks,
     } = context;
@@ -420,6 +426,7 @@ fn assemble(
         let parts = Parts {
             conductor: session::Config {
                 are_addresses_announced: is_first && !settings.is_address_shared,
+                sites: Arc::clone(&sites),
                 ..conductor_config(settings, &limits, &worker.link, aead_library, seed)
             },
             other_workers: u8::try_from(settings.workers - 1)

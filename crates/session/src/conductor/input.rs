@@ -5,6 +5,7 @@
 
 use clock::Instant;
 use http::{Method, Parsed};
+use sites::Verdict;
 
 use super::Conductor;
 use crate::client::Exchange;
@@ -64,16 +65,51 @@ impl Conductor {
                 self.queue(now, index, head_bytes, None, http::options_reply);
                 continue;
             }
-            let token = token_of(client.token(index));
-            client.exchange = Exchange::LookUp {
-                head_bytes,
-                is_last: false,
+            let asking = sites::Client {
+                source: client.tcp.tuple().peer.ip(),
+                is_secure: client.tls.is_some(),
+                unix_seconds: self.draft.unix_seconds,
             };
-            self.lookups.push_back(LookupPlan {
-                token,
-                path: request.into_object_path(),
-            });
+            match self.config.sites.decide(&request, &asking) {
+                Verdict::Serve(path) => {
+                    let token = token_of(client.token(index));
+                    let path = request.into_object_path(path);
+                    client.exchange = Exchange::LookUp {
+                        head_bytes,
+                        is_last: false,
+                    };
+                    self.lookups.push_back(LookupPlan { token, path });
+                }
+                verdict => {
+                    client.exchange = Exchange::Replying;
+                    self.answer(now, index, head_bytes, &verdict);
+                }
+            }
         }
+    }
+
+    /// Answers a request that asks for no object, or for none that it may have.
+    fn answer(&mut self, now: Instant, index: u32, head_bytes: usize, verdict: &Verdict) {
+        self.queue(
+            now,
+            index,
+            head_bytes,
+            None,
+            |request, options, text, parts| {
+                let status = match verdict {
+                    Verdict::Redirect(status, location) => {
+                        return http::redirect_reply(
+                            *status, location, request, options, text, parts,
+                        );
+                    }
+                    Verdict::Refuse(status) => *status,
+                    Verdict::Serve(_) => unreachable!("it is looked up"),
+                };
+                let head_only = request.method == Method::Head;
+                let close = !(request.keep_alive && options.keep_alive);
+                http::error_reply(status, head_only, close, options, text, parts)
+            },
+        );
     }
 }
 

@@ -92,10 +92,11 @@ impl Conductor {
         };
         let Refusal { status, head_only } = refusal;
         let options = ReplyOptions {
-            config: &self.config.replies,
+            config: self.config.sites.default_replies(),
             unix_seconds_now: self.draft.unix_seconds,
             keep_alive: false,
             is_secure: client.tls.is_some(),
+            origin: None,
         };
         self.draft.clear();
         let ReplyDraft { text, parts, .. } = &mut self.draft;
@@ -139,15 +140,16 @@ impl Conductor {
         let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };
-        let mut options = ReplyOptions {
-            config: &self.config.replies,
-            unix_seconds_now: self.draft.unix_seconds,
-            keep_alive: self.listening.is_open,
-            is_secure: client.tls.is_some(),
-        };
         // The request was parsed before the look-up; its bytes have not changed since.
         let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
             unreachable!("a request that was complete stays so");
+        };
+        let mut options = ReplyOptions {
+            config: self.config.sites.replies(&request),
+            unix_seconds_now: self.draft.unix_seconds,
+            keep_alive: self.listening.is_open,
+            is_secure: client.tls.is_some(),
+            origin: request.origin,
         };
         self.draft.clear();
         let ReplyDraft { text, parts, .. } = &mut self.draft;
@@ -211,7 +213,7 @@ fn refuse_lookup(
 ) -> Reply {
     // A directory whose name is that of an index file: a redirect would not help.
     if error == LookupError::Directory && !request.is_for_directory() {
-        return http::redirect_reply(request, options, text, parts);
+        return http::directory_reply(request, options, text, parts);
     }
     let head_only = request.method == Method::Head;
     let close = !(request.keep_alive && options.keep_alive);

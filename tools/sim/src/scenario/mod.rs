@@ -10,11 +10,14 @@ mod theme;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
+use std::sync::Arc;
 
 use clock::Instant;
 use diskmap::sim::SimConfig as DiskConfig;
+use http::{Cors, ReplyConfig};
 use link::sim::{MILLION, PathConfig, SimConfig as LinkConfig};
 use session::{CongestionControl, TcpConfig};
+use sites::Sites;
 use store::StoreConfig;
 
 use crate::abusive_peer::{AbusivePlan, Conduct as Abuse};
@@ -193,7 +196,12 @@ impl Scenario {
         };
         // Used for nothing any more; without it seeds would have other scenarios.
         let _ = rng.log_micros(10..=1_000_000);
-        session.replies.cors = rng.chance(300);
+        if rng.chance(300) {
+            session.sites = Arc::new(Sites::of_replies(ReplyConfig {
+                cors: Cors::AnyOrigin,
+                ..ReplyConfig::default()
+            }));
+        }
         link.to_link = Self::draw_path(&mut rng, swarm, delay);
         link.to_port = Self::draw_path(&mut rng, swarm, delay);
         let disk = Self::draw_disk(&mut rng, swarm, slot_bytes);

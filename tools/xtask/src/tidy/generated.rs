@@ -17,11 +17,14 @@ use testbed::pages::Part;
 type Make = fn(&Tree, &str) -> Result<String>;
 
 /// Every part, and what makes it.
-const PARTS: [(Part, Make); 6] = [
+const PARTS: [(Part, Make); 7] = [
     (
         part("docs/run/configuration.md", "settings"),
         |_: &Tree, _: &str| Ok(server::documents::settings()),
     ),
+    (part("docs/run/sites.md", "sites"), |_: &Tree, _: &str| {
+        Ok(server::documents::sites())
+    }),
     (
         part("docs/run/configuration.md", "exit codes"),
         |_: &Tree, _: &str| Ok(server::documents::exit_codes()),

@@ -17,11 +17,12 @@ const TOOLS_FOLDER: &str = "tools";
 
 /// The product's rooms under `crates/`, and which rooms each may depend on: no tool. A room not
 /// named here may not exist.
-pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
+pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 15] = [
     ("clock", &[]),
     ("counters", &[]),
     ("wire", &[]),
     ("http", &["clock"]),
+    ("sites", &["http"]),
     ("memory", &[]),
     ("record", &[]),
     ("volume", &[]),
@@ -32,7 +33,7 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
     (
         "session",
         &[
-            "clock", "counters", "http", "memory", "record", "tcp", "wire",
+            "clock", "counters", "http", "memory", "record", "sites", "tcp", "wire",
         ],
     ),
     (
@@ -45,8 +46,8 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 14] = [
     (
         "server",
         &[
-            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "store",
-            "tcp", "volume", "wire", "worker",
+            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "sites",
+            "store", "tcp", "volume", "wire", "worker",
         ],
     ),
 ];
@@ -72,12 +73,14 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
         "sim",
         &[
             "clock", "counters", "diskmap", "http", "link", "llc", "memory", "record", "session",
-            "store", "tcp", "wire", "worker",
+            "sites", "store", "tcp", "wire", "worker",
         ],
     ),
     (
         "drill",
-        &["clock", "http", "memory", "record", "session", "wire"],
+        &[
+            "clock", "http", "memory", "record", "session", "sites", "wire",
+        ],
     ),
     ("demo", &["testbed"]),
     ("interop", &["bottleneck", "nic-wire", "testbed"]),
@@ -90,8 +93,8 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
-pub(super) const PURE_ROOMS: [&str; 8] = [
-    "clock", "counters", "http", "record", "session", "tcp", "volume", "wire",
+pub(super) const PURE_ROOMS: [&str; 9] = [
+    "clock", "counters", "http", "record", "session", "sites", "tcp", "volume", "wire",
 ];
 
 /// Words that mark unfinished work; split here, so that this file does not break its own rule.

@@ -75,7 +75,8 @@ fn the_example_is_a_configuration_as_it_stands_and_with_its_options() {
         Settings::merge(CommonArgs::default(), file).unwrap()
     };
     let settings = resolve(EXAMPLE);
-    assert!(settings.https.is_none() && settings.conductor.replies.cors);
+    assert!(settings.https.is_none());
+    assert_eq!(settings.replies.cors, http::Cors::AnyOrigin);
     let options = [
         "https = ",
         "user = ",

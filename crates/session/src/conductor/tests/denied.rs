@@ -5,7 +5,9 @@ use core::net::IpAddr;
 use wire::{Route, SeqNumber, TcpFlags};
 
 use super::{Bench, OUR_MAC, PORT, Peer, assert_is_object, config, fragments, peer_route};
-use crate::{Config, Network, SourceFilter};
+use sites::networks::{Network, SourceFilter};
+
+use crate::Config;
 
 /// Serves all but the hosts of 10.0.0.128/25.
 fn bench() -> Bench {

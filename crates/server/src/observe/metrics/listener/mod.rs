@@ -408,7 +408,7 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
             head_only,
             "ask by an address or by localhost, not by another name\n",
         ),
-        "/connections" => match Query::parse(request.query().unwrap_or_default()) {
+        "/connections" => match Query::parse(request.query.unwrap_or_default()) {
             Ok(query) => return Answer::List { query, head_only },
             Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
         },

@@ -1,0 +1,606 @@
+//! `[[site]]`: sites and their rules, as the file has them.
+//!
+//! Replies of a site say what those of the server say, but for what the site sets; those of a rule what the site's
+//! say, but for what the rule sets. All is compiled once when the settings are resolved, so that a pattern or a
+//! name that is none is told with its place, and again when the keys of links were read.
+//!
+//! It refuses keys that mean nothing beside each other. Bounds: those of the crate `sites`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use http::{Cors, Origins, ReplyConfig, Status};
+use sites::links::{Expression, LinkForm, LinkKey, Links};
+use sites::networks::SourceFilter;
+use sites::rules::{Action, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
+use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
+
+use super::file::WholeNumber;
+use super::sources::resolve_list;
+use super::{Settings, parse_headers};
+use crate::failure::Failure;
+
+/// Makes a table of the file of its entries: a field for each, and its part of `docs/run/sites.md`. An
+/// entry is `KEY: TYPE, UNIT, RANGE, ABOUT`.
+macro_rules! table {
+    ($(#[$about:meta])+ $name:ident { $($key:ident: $type:ty, $unit:literal, $range:literal, $meaning:literal;)+ }) => {
+        $(#[$about])+
+        #[derive(Clone, Debug, Default, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($key: Option<$type>,)+
+        }
+
+        impl $name {
+            fn documentation() -> String {
+                let rows = [$((stringify!($key), $unit, $range, $meaning)),+];
+                let row = |(key, unit, range, meaning)| format!("| `{key}` | {unit} | {range} | {meaning} |\n");
+                let rows: String = rows.into_iter().map(row).collect();
+                format!("| Key | Type | Range | Meaning |\n|---|---|---|---|\n{rows}")
+            }
+        }
+    };
+}
+
+table! {
+    /// `[[site]]`.
+    SiteTable {
+        names: Vec<String>, "array of strings", "1 to 256",
+            "Its names, as `Host` has them; `*.a.example` for all names below `a.example`. The site without \
+             `names` answers all that name no other; without such a site, they get 421.";
+        redirect_to_https: bool, "boolean", "",
+            "Whether requests over plain HTTP are sent to the same URL over TLS (301), but those of certificate \
+             authorities below `/.well-known/acme-challenge/`.";
+        hidden_files: bool, "boolean", "",
+            "As the server's `hidden_files`.";
+        header: Vec<String>, "array of strings", "`NAME: VALUE`, 4096 bytes together",
+            "As the server's `header`: a field takes the place of the server's of that name.";
+        remove_header: Vec<String>, "array of strings", "names",
+            "Fields of the server's `header` that this site does not send.";
+        cors: CorsChoice, "boolean or array of strings", "up to 64 of `scheme://host[:port]`",
+            "Pages of which origins may read replies: of none, of all, or of these. The reply names the one that \
+             asks, and caches are told by `Vary`.";
+        credentials: bool, "boolean", "",
+            "Whether pages of the origins in `cors` may send cookies along.";
+        cache_control: bool, "boolean", "",
+            "As the server's `cache_control`.";
+        rule: Vec<RuleTable>, "array of tables", "up to 256",
+            "`[[site.rule]]`: the first that is for a path holds, and no other.";
+    }
+}
+
+table! {
+    /// `[[site.rule]]`.
+    RuleTable {
+        paths: Vec<String>, "array of strings", "globs, up to 1024 of a site",
+            "The paths it is for. A glob that begins with `/` is for whole paths, another for names of files \
+             anywhere: `/live/**`, `*.m3u8`. `*` and `?` match no slash, `**` does, `{a,b}` and `[ab]` are \
+             alternatives.";
+        header: Vec<String>, "array of strings", "`NAME: VALUE`, 4096 bytes together",
+            "As the site's: a field takes the place of the site's of that name.";
+        remove_header: Vec<String>, "array of strings", "names",
+            "Fields of the site's that are not sent.";
+        cors: CorsChoice, "boolean or array of strings", "up to 64 of `scheme://host[:port]`",
+            "As the site's.";
+        credentials: bool, "boolean", "",
+            "As the site's.";
+        cache_control: bool, "boolean", "",
+            "As the server's.";
+        allow: Vec<String>, "array of strings", "1 to 16384 of `NETWORK/BITS` or addresses",
+            "Networks whose clients are served; others get 403.";
+        deny: Vec<String>, "array of strings", "1 to 16384 of `NETWORK/BITS` or addresses",
+            "Networks whose clients get 403, also those within a network of `allow`.";
+        link: LinkTable, "table", "see below",
+            "Only signed links are served; others get 403.";
+        redirect: String, "string", "a URL, or a path",
+            "Where requests are sent. `$host` stands for the name that the client used, `$uri` for the path, \
+             `$request_uri` for path and query.";
+        status: WholeNumber, "number", "301, 302, 307, 308 with `redirect`; else 403, 404, 410",
+            "With `redirect`, its status, 302 if it is not said. Without, the error that requests get.";
+    }
+}
+
+table! {
+    /// `link` of a rule.
+    LinkTable {
+        keys: PathBuf, "string", "a file of 1 to 4 lines",
+            "The secrets, a line each; empty lines and those that begin with `#` are none. Every one opens links, so \
+             that a new one can be added before the old one goes. Those of tokens are in hexadecimal digits, up to \
+             64 bytes.";
+        form: String, "string", "`token`, `secure_link`",
+            "How links are signed: by tokens, if it is not said, or as nginx's `secure_link` has it.";
+        name: String, "string", "letters, digits, `_`, `-`",
+            "Of tokens: the name of the query's parameter, of the cookie, and at the front of the path; `hdnts` if it \
+             is not said.";
+        hash_parameter: String, "string", "letters, digits, `_`, `-`",
+            "Of `secure_link`: the query's parameter with the hash; `md5` if it is not said.";
+        expires_parameter: String, "string", "letters, digits, `_`, `-`",
+            "Of `secure_link`: the query's parameter with the time; `expires` if it is not said.";
+        expression: String, "string", "with `$uri` and `$key`",
+            "Of `secure_link`: what is hashed, `$secure_link_expires$uri$remote_addr $key` if it is not said. `$key` \
+             stands for a line of `keys`.";
+    }
+}
+
+/// The tables of `docs/run/sites.md`.
+#[must_use]
+pub(crate) fn documentation() -> String {
+    format!(
+        "`[[site]]`:\n\n{}\n`[[site.rule]]`:\n\n{}\n`link` of a rule:\n\n{}",
+        SiteTable::documentation(),
+        RuleTable::documentation(),
+        LinkTable::documentation()
+    )
+}
+
+/// Pages of which origins may read replies, as written.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(untagged, expecting = "expected true, false or a list of origins")]
+enum CorsChoice {
+    Switch(bool),
+    Origins(Vec<String>),
+}
+
+/// A site, but for the keys of its links.
+#[derive(Clone, Debug)]
+pub(crate) struct SiteSettings {
+    place: Place,
+    site: Site,
+    links: Vec<LinkSettings>,
+}
+
+/// The signed links of a rule, but for their keys.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkSettings {
+    place: Place,
+    /// The rule's index.
+    rule: usize,
+    form: LinkForm,
+    file: PathBuf,
+}
+
+/// A place in the file, as messages name it.
+#[derive(Clone, Debug)]
+struct Place {
+    file: PathBuf,
+    /// Its number, from 1.
+    site: usize,
+    /// The rule's, from 1.
+    rule: Option<usize>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: site {}", self.file.display(), self.site)?;
+        match self.rule {
+            Some(rule) => write!(f, ", rule {rule}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Place {
+    fn refuse(&self, problem: impl fmt::Display, remedy: impl AsRef<str>) -> Failure {
+        Failure::refused(format!("{self}: {problem}"), remedy)
+    }
+
+    fn of_rule(&self, index: usize) -> Self {
+        Self {
+            rule: Some(index + 1),
+            ..self.clone()
+        }
+    }
+}
+
+/// What replies say, with the field lines that it was made of.
+#[derive(Clone)]
+struct Said {
+    lines: Vec<String>,
+    replies: ReplyConfig,
+}
+
+/// What a site or a rule says of its replies.
+struct ReplyKeys {
+    header: Option<Vec<String>>,
+    remove_header: Option<Vec<String>>,
+    cors: Option<CorsChoice>,
+    credentials: Option<bool>,
+    cache_control: Option<bool>,
+}
+
+impl ReplyKeys {
+    /// Lays them over what is said above.
+    fn lay_over(self, above: &Said, place: &Place) -> Result<Said, Failure> {
+        let name_of = |line: &str| {
+            line.split(':')
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase()
+        };
+        let added = self.header.unwrap_or_default();
+        let removed = self.remove_header.unwrap_or_default();
+        let removed: Vec<String> = removed
+            .iter()
+            .chain(&added)
+            .map(|line| name_of(line))
+            .collect();
+        let mut said = above.clone();
+        said.lines.retain(|line| !removed.contains(&name_of(line)));
+        said.lines.extend(added);
+        let replies = &mut said.replies;
+        replies.cache_control = self.cache_control.unwrap_or(replies.cache_control);
+        let has_credentials = self.credentials.unwrap_or(false);
+        match self.cors {
+            Some(CorsChoice::Origins(origins)) => {
+                let origins = Origins::new(&origins, has_credentials).map_err(|problem| {
+                    place.refuse(
+                        format_args!("cors: {problem}"),
+                        "write origins as browsers do, like https://player.example",
+                    )
+                })?;
+                replies.cors = Cors::Origins(origins);
+            }
+            _ if has_credentials => {
+                return Err(place.refuse(
+                    "credentials for pages of any origin",
+                    "browsers refuse that; list the origins beside it: cors = [\"https://NAME\"]",
+                ));
+            }
+            Some(CorsChoice::Switch(true)) => replies.cors = Cors::AnyOrigin,
+            Some(CorsChoice::Switch(false)) => replies.cors = Cors::Off,
+            None => {}
+        }
+        replies.extra_fields =
+            parse_headers(&said.lines, &replies.cors, &format_args!("{place}: header"))?;
+        Ok(said)
+    }
+}
+
+/// Reads the sites of the file, and tries whether they are any.
+pub(super) fn resolve(
+    tables: Vec<SiteTable>,
+    lines: Vec<String>,
+    file: &Path,
+    settings: &mut Settings,
+) -> Result<(), Failure> {
+    if tables.len() > SITES_MAX {
+        return Err(Failure::refused(
+            format!("{}: {} sites", file.display(), tables.len()),
+            format!("write at most {SITES_MAX}"),
+        ));
+    }
+    let above = Said {
+        lines,
+        replies: settings.replies.clone(),
+    };
+    let sites = tables.into_iter().enumerate().map(|(index, table)| {
+        let place = Place {
+            file: file.to_path_buf(),
+            site: index + 1,
+            rule: None,
+        };
+        resolve_site(table, place, &above, settings)
+    });
+    let sites = sites.collect::<Result<Vec<_>, _>>()?;
+    let without = sites.iter().filter(|site| site.site.names.is_empty());
+    if let Some(second) = without.skip(1).last() {
+        return Err(second.place.refuse(
+            "a second site without names",
+            "give it names, or write its rules into the other",
+        ));
+    }
+    settings.sites = sites;
+    compile(settings, |_| {
+        Ok(vec![
+            LinkKey::new(b"tried").expect("invariant: it has a length"),
+        ])
+    })?;
+    Ok(())
+}
+
+fn resolve_site(
+    table: SiteTable,
+    place: Place,
+    above: &Said,
+    settings: &Settings,
+) -> Result<SiteSettings, Failure> {
+    let names = table.names.unwrap_or_default();
+    let rules = table.rule.unwrap_or_default();
+    let patterns = rules
+        .iter()
+        .flat_map(|rule| &rule.paths)
+        .map(Vec::len)
+        .sum::<usize>();
+    for (what, count, most) in [
+        ("names", names.len(), NAMES_MAX),
+        ("rules", rules.len(), RULES_MAX),
+        ("paths of rules", patterns, PATTERNS_MAX),
+    ] {
+        if count > most {
+            let remedy = format!("write at most {most}");
+            return Err(place.refuse(format_args!("{count} {what}"), remedy));
+        }
+    }
+    let https = match (table.redirect_to_https, &settings.https) {
+        (Some(true), Some(https)) => {
+            let port = (https.port != 443).then(|| format!(":{}", https.port));
+            let to = format!("https://$host{}$request_uri", port.unwrap_or_default());
+            let redirect = Redirect::new(Status::MovedPermanently.code(), &to);
+            Some(redirect.expect("invariant: a URL"))
+        }
+        (Some(true), None) => {
+            return Err(place.refuse(
+                "redirect_to_https: https is off",
+                "give https a port, like 443",
+            ));
+        }
+        _ => None,
+    };
+    let keys = ReplyKeys {
+        header: table.header,
+        remove_header: table.remove_header,
+        cors: table.cors,
+        credentials: table.credentials,
+        cache_control: table.cache_control,
+    };
+    let said = keys.lay_over(above, &place)?;
+    let mut links = Vec::new();
+    let mut resolved = Vec::new();
+    for (index, rule) in rules.into_iter().enumerate() {
+        let place = place.of_rule(index);
+        let (rule, link) = resolve_rule(rule, &said, &place)?;
+        resolved.push(rule);
+        if let Some((form, file)) = link {
+            links.push(LinkSettings {
+                place,
+                rule: index,
+                form,
+                file,
+            });
+        }
+    }
+    let site = Site {
+        names,
+        https,
+        serves_hidden: table.hidden_files.unwrap_or(settings.hidden_files),
+        rules: resolved,
+        otherwise: Rule {
+            replies: said.replies,
+            ..Rule::default()
+        },
+    };
+    Ok(SiteSettings { place, site, links })
+}
+
+type ResolvedRule = ((Vec<String>, Rule), Option<(LinkForm, PathBuf)>);
+
+fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<ResolvedRule, Failure> {
+    let paths = table.paths.unwrap_or_default();
+    if paths.is_empty() {
+        let remedy = "name the paths that it is for, like paths = [\"/live/**\"]";
+        return Err(place.refuse("paths: there are none", remedy));
+    }
+    let keys = ReplyKeys {
+        header: table.header,
+        remove_header: table.remove_header,
+        cors: table.cors,
+        credentials: table.credentials,
+        cache_control: table.cache_control,
+    };
+    let said = keys.lay_over(above, place)?;
+    let networks = |key, texts| resolve_list(texts, &format_args!("{place}: {key}"));
+    let (allowed, denied) = (
+        networks("allow", table.allow)?,
+        networks("deny", table.deny)?,
+    );
+    let is_limited = allowed.is_some() || denied.is_some();
+    let filter = SourceFilter::new(allowed.as_deref(), &denied.unwrap_or_default());
+    let rule = Rule {
+        replies: said.replies,
+        networks: is_limited.then_some(filter),
+        links: None,
+        action: resolve_action(table.redirect, table.status, place)?,
+    };
+    let link = table
+        .link
+        .map(|table| resolve_link(table, place))
+        .transpose()?;
+    Ok(((paths, rule), link))
+}
+
+fn resolve_action(
+    redirect: Option<String>,
+    status: Option<WholeNumber>,
+    place: &Place,
+) -> Result<Action, Failure> {
+    let code = |status: WholeNumber| status.0.parse().unwrap_or(u16::MAX);
+    match (redirect, status) {
+        (Some(to), status) => {
+            let code = status.map_or(Status::Found.code(), code);
+            let redirect = Redirect::new(code, &to).map_err(|problem| {
+                place.refuse(
+                    format_args!("redirect {to:?} with status {code}: {problem}"),
+                    "write a URL like \"https://www.example$request_uri\", and 301, 302, 307 or 308",
+                )
+            })?;
+            Ok(Action::Redirect(redirect))
+        }
+        (None, Some(status)) => {
+            let code = code(status);
+            let errors = [Status::Forbidden, Status::NotFound, Status::Gone];
+            let status = errors.into_iter().find(|status| status.code() == code);
+            let refuse = || {
+                let remedy = "use 403, 404 or 410, or say where to by redirect";
+                place.refuse(format_args!("status {code}"), remedy)
+            };
+            Ok(Action::Refuse(status.ok_or_else(refuse)?))
+        }
+        (None, None) => Ok(Action::Serve),
+    }
+}
+
+fn resolve_link(table: LinkTable, place: &Place) -> Result<(LinkForm, PathBuf), Failure> {
+    let LinkTable {
+        keys,
+        form,
+        name,
+        hash_parameter,
+        expires_parameter,
+        expression,
+    } = table;
+    let keys = keys.ok_or_else(|| {
+        place.refuse(
+            "link: keys is missing",
+            "name a file with a secret in each line",
+        )
+    })?;
+    let is_token = match form.as_deref().unwrap_or("token") {
+        "token" => true,
+        "secure_link" => false,
+        other => {
+            let remedy = "write token or secure_link";
+            return Err(place.refuse(format_args!("link.form {other:?}: unknown"), remedy));
+        }
+    };
+    let foreign = if is_token {
+        [
+            ("hash_parameter", &hash_parameter),
+            ("expires_parameter", &expires_parameter),
+            ("expression", &expression),
+        ]
+    } else {
+        [("name", &name), ("name", &None), ("name", &None)]
+    };
+    if let Some((key, _)) = foreign.into_iter().find(|(_, value)| value.is_some()) {
+        let problem = format_args!("link.{key} means nothing with this form");
+        return Err(place.refuse(problem, "leave it out, or write the other form"));
+    }
+    let parameter = |key, value: Option<String>, default: &str| {
+        let name = value.unwrap_or_else(|| default.to_owned());
+        let belongs = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if name.is_empty() || !name.bytes().all(belongs) {
+            let remedy = "use letters, digits, _ and -";
+            return Err(place.refuse(format_args!("link.{key} {name:?}: no name"), remedy));
+        }
+        Ok(name.into_boxed_str())
+    };
+    if is_token {
+        return Ok((LinkForm::Token(parameter("name", name, "hdnts")?), keys));
+    }
+    let text = expression.as_deref();
+    let text = text.unwrap_or("$secure_link_expires$uri$remote_addr $key");
+    let expression = Expression::parse(text).map_err(|problem| {
+        place.refuse(
+            format_args!("link.expression {text:?}: {problem}"),
+            "write it like \"$secure_link_expires$uri$remote_addr $key\"",
+        )
+    })?;
+    let form = LinkForm::SecureLink {
+        hash_name: parameter("hash_parameter", hash_parameter, "md5")?,
+        expires_name: parameter("expires_parameter", expires_parameter, "expires")?,
+        expression,
+    };
+    Ok((form, keys))
+}
+
+/// The sites, with the keys that `read` returns for each rule with links.
+///
+/// # Errors
+/// The first that is not what it must be.
+pub(crate) fn compile(
+    settings: &Settings,
+    read: impl Fn(&LinkSettings) -> Result<Vec<LinkKey>, Failure>,
+) -> Result<Sites, Failure> {
+    let mut named = Vec::new();
+    let mut places = Vec::new();
+    let mut default = Site {
+        serves_hidden: settings.hidden_files,
+        otherwise: Rule {
+            replies: settings.replies.clone(),
+            action: if settings.sites.is_empty() {
+                Action::Serve
+            } else {
+                Action::Refuse(Status::MisdirectedRequest)
+            },
+            ..Rule::default()
+        },
+        ..Site::default()
+    };
+    let mut default_place = None;
+    for SiteSettings { place, site, links } in &settings.sites {
+        let mut site = site.clone();
+        for link in links {
+            let keys = read(link)?;
+            if let Some((_, rule)) = site.rules.get_mut(link.rule) {
+                rule.links = Some(Links::new(link.form.clone(), keys));
+            }
+        }
+        if site.names.is_empty() {
+            default = site;
+            default_place = Some(place);
+        } else {
+            named.push(site);
+            places.push(place);
+        }
+    }
+    Sites::new(named, default).map_err(|(index, problem)| {
+        let place = places.get(index).copied().or(default_place);
+        let place = place.expect("invariant: without sites there is no pattern");
+        place.refuse(problem, "write names of hosts and globs")
+    })
+}
+
+impl LinkSettings {
+    /// The file of the keys.
+    #[must_use]
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The keys in a file's text.
+    ///
+    /// # Errors
+    /// A line that is no key, or too few or too many of them. The line is not shown: it is a secret.
+    pub(crate) fn parse_keys(&self, text: &[u8]) -> Result<Vec<LinkKey>, Failure> {
+        let shown = format!("{}: link.keys {}", self.place, self.file.display());
+        let is_token = matches!(self.form, LinkForm::Token(_));
+        let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+        let lines = (1..)
+            .zip(lines)
+            .filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"));
+        let keys = lines.map(|(number, line)| {
+            let key = if is_token {
+                std::str::from_utf8(line).ok().and_then(LinkKey::from_hex)
+            } else {
+                LinkKey::new(line)
+            };
+            let remedy = if is_token {
+                "write 2 to 128 hexadecimal digits, as openssl rand -hex 32 makes them"
+            } else {
+                "write 1 to 64 bytes"
+            };
+            key.ok_or_else(|| Failure::refused(format!("{shown}: line {number} is no key"), remedy))
+        });
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        if !(1..=sites::links::KEYS_MAX).contains(&keys.len()) {
+            return Err(Failure::refused(
+                format!("{shown}: {} keys", keys.len()),
+                format!("write 1 to {}, a line each", sites::links::KEYS_MAX),
+            ));
+        }
+        Ok(keys)
+    }
+
+    /// The file could not be read.
+    #[must_use]
+    pub(crate) fn refuse_file(&self, error: &std::io::Error) -> Failure {
+        let shown = self.file.display();
+        self.place.refuse(
+            format_args!("link.keys {shown}: {error}"),
+            "name a file that the server may read",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

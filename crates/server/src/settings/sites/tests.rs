@@ -1,0 +1,215 @@
+use std::net::IpAddr;
+
+use http::{Parsed, parse_request};
+use sites::{Client, Verdict};
+
+use super::super::tests::with_file;
+use super::*;
+
+const TLS: &str = "https = 443\ncertificate = [{ cert = \"c\", key = \"k\" }]\n";
+const CLIENT: Client = Client {
+    source: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
+    is_secure: false,
+    unix_seconds: 1_764_155_000,
+};
+
+fn sites(text: &str) -> Sites {
+    let settings = with_file(text).unwrap();
+    let key = |_: &LinkSettings| Ok(vec![LinkKey::new(b"secret").unwrap()]);
+    compile(&settings, key).unwrap()
+}
+
+/// What is done with a request, and what a reply to it would say.
+fn ask<'a>(sites: &'a Sites, url: &str) -> (Verdict, &'a ReplyConfig) {
+    let head = format!("GET {url} HTTP/1.1\r\nHost: other\r\n\r\n");
+    let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+        panic!("{head}");
+    };
+    (sites.decide(&request, &CLIENT), sites.replies(&request))
+}
+
+fn fields(sites: &Sites, url: &str) -> String {
+    let (_, replies) = ask(sites, url);
+    format!("{:?}", replies.extra_fields)
+}
+
+#[test]
+fn what_a_rule_says_is_laid_over_the_sites_and_that_over_the_servers() {
+    let sites = sites(
+        "header = [\"X-A: server\", \"X-B: server\", \"X-C: server\"]\ncors = true\n\
+         [[site]]\nnames = [\"a.example\"]\nheader = [\"x-a: site\"]\nremove_header = [\"X-B\"]\n\
+         cache_control = false\n\
+         [[site.rule]]\npaths = [\"*.m3u8\"]\nheader = [\"X-A: rule\"]\n\
+         cors = [\"https://p.example\"]\ncredentials = true\n",
+    );
+    let of_site = fields(&sites, "http://a.example/x");
+    assert!(
+        of_site.contains("x-a: site") && of_site.contains("X-C: server"),
+        "{of_site}"
+    );
+    assert!(
+        !of_site.contains("X-B") && !of_site.contains("X-A: server"),
+        "{of_site}"
+    );
+    let of_rule = fields(&sites, "http://a.example/b/x.m3u8");
+    assert!(
+        of_rule.contains("X-A: rule") && of_rule.contains("X-C: server"),
+        "{of_rule}"
+    );
+    assert!(!of_rule.contains("site"), "{of_rule}");
+    let (_, replies) = ask(&sites, "http://a.example/x.m3u8");
+    assert!(matches!(replies.cors, Cors::Origins(_)) && !replies.cache_control);
+    let (verdict, replies) = ask(&sites, "/x");
+    assert_eq!(verdict, Verdict::Refuse(Status::MisdirectedRequest));
+    assert_eq!(replies.cors, Cors::AnyOrigin);
+}
+
+#[test]
+fn a_site_without_names_answers_what_names_no_other() {
+    let both = sites(
+        "[[site]]\n[[site]]\nnames = [\"a.example\"]\n[[site.rule]]\npaths = [\"/**\"]\nstatus = 410\n",
+    );
+    assert_eq!(ask(&both, "/x").0, Verdict::Serve(None));
+    assert_eq!(
+        ask(&both, "http://a.example/x").0,
+        Verdict::Refuse(Status::Gone)
+    );
+    let refused = with_file("[[site]]\n[[site]]\n").unwrap_err();
+    assert!(
+        refused.starts_with("atlas.toml: site 2: a second site without names"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_site_is_sent_to_https_at_its_port() {
+    for (port, location) in [(443, "https://a/x"), (8443, "https://a:8443/x")] {
+        let tls = TLS.replace("443", &port.to_string());
+        let sites = sites(&format!("{tls}[[site]]\nredirect_to_https = true\n"));
+        let redirect = Verdict::Redirect(Status::MovedPermanently, location.into());
+        assert_eq!(ask(&sites, "http://a/x").0, redirect);
+    }
+    let refused = with_file("[[site]]\nredirect_to_https = true\n").unwrap_err();
+    assert!(refused.contains("https is off"), "{refused}");
+}
+
+#[test]
+fn a_rule_redirects_refuses_and_lets_networks_in() {
+    let rule = |keys: &str| {
+        sites(&format!(
+            "[[site]]\n[[site.rule]]\npaths = [\"/**\"]\n{keys}\n"
+        ))
+    };
+    let verdict = |keys: &str| ask(&rule(keys), "/x").0;
+    let forbidden = Verdict::Refuse(Status::Forbidden);
+    assert_eq!(verdict("allow = [\"192.0.2.0/24\"]"), Verdict::Serve(None));
+    assert_eq!(verdict("allow = [\"192.0.3.0/24\"]"), forbidden);
+    assert_eq!(verdict("deny = [\"192.0.2.7\"]"), forbidden);
+    assert_eq!(verdict("status = 404"), Verdict::Refuse(Status::NotFound));
+    assert_eq!(
+        verdict("redirect = \"/y\""),
+        Verdict::Redirect(Status::Found, "/y".into())
+    );
+    assert_eq!(
+        verdict("redirect = \"https://b$request_uri\"\nstatus = 308"),
+        Verdict::Redirect(Status::PermanentRedirect, "https://b/x".into())
+    );
+    assert_eq!(verdict("link = { keys = \"f\" }"), forbidden);
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place() {
+    for (keys, message) in [
+        ("", "paths: there are none"),
+        ("paths = [\"/[a\"]", "write names of hosts and globs"),
+        (
+            "paths = [\"/a\"]\nstatus = 200",
+            "status 200; use 403, 404 or 410",
+        ),
+        ("paths = [\"/a\"]\nredirect = \"b.example\"", "not a URI"),
+        (
+            "paths = [\"/a\"]\nredirect = \"/b\"\nstatus = 404",
+            "not a status of a redirect",
+        ),
+        ("paths = [\"/a\"]\nallow = []", "allow: 0 networks"),
+        (
+            "paths = [\"/a\"]\ncors = [\"a.example\"]",
+            "cors: not an origin",
+        ),
+        (
+            "paths = [\"/a\"]\ncors = true\ncredentials = true",
+            "credentials for pages of any origin",
+        ),
+        (
+            "paths = [\"/a\"]\nheader = [\"Date: x\"]",
+            "the server writes this field itself",
+        ),
+        ("paths = [\"/a\"]\nlink = {}", "link: keys is missing"),
+        (
+            "paths = [\"/a\"]\nlink = { keys = \"f\", form = \"x\" }",
+            "link.form \"x\": unknown",
+        ),
+        (
+            "paths = [\"/a\"]\nlink = { keys = \"f\", name = \"a=b\" }",
+            "link.name \"a=b\": no name",
+        ),
+        (
+            "paths = [\"/a\"]\nlink = { keys = \"f\", expression = \"x\" }",
+            "link.expression means nothing",
+        ),
+        (
+            "paths = [\"/a\"]\nlink = { keys = \"f\", form = \"secure_link\", expression = \"$uri\" }",
+            "$uri or $key is missing",
+        ),
+    ] {
+        let text = format!(
+            "[[site]]\nnames = [\"a\"]\n[[site]]\n[[site.rule]]\npaths=[\"/x\"]\n[[site.rule]]\n{keys}\n"
+        );
+        let refused = with_file(&text).unwrap_err();
+        assert!(refused.starts_with("atlas.toml: site 2"), "{refused}");
+        assert!(refused.contains(message), "{keys}: {refused}");
+    }
+    let twice = "[[site]]\nnames = [\"a\"]\n[[site]]\nnames = [\"b\", \"A\"]\n";
+    let refused = with_file(twice).unwrap_err();
+    assert!(
+        refused.starts_with("atlas.toml: site 2: \"A\": two sites have this name"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_file_of_keys_has_one_in_each_line() {
+    let settings = |form: &str| {
+        let text = format!(
+            "[[site]]\n[[site.rule]]\npaths = [\"/**\"]\nlink = {{ keys = \"f\"{form} }}\n"
+        );
+        with_file(&text).unwrap().sites.remove(0).links.remove(0)
+    };
+    let token = settings("");
+    let secure_link = settings(", form = \"secure_link\"");
+    assert_eq!(token.file(), Path::new("f"));
+    let keys = token
+        .parse_keys(b"# the new one\n00ff\n\n  0a0B \n")
+        .unwrap();
+    assert_eq!(
+        keys,
+        [
+            LinkKey::new(&[0, 255]).unwrap(),
+            LinkKey::new(&[10, 11]).unwrap()
+        ]
+    );
+    let keys = secure_link.parse_keys(b"secret\r\n").unwrap();
+    assert_eq!(keys, [LinkKey::new(b"secret").unwrap()]);
+    for (text, message) in [
+        ("", "0 keys"),
+        ("# none\n", "0 keys"),
+        ("00\n01\n02\n03\n04\n", "5 keys"),
+        ("00\nsecret\n", "line 2 is no key"),
+    ] {
+        let refused = token.parse_keys(text.as_bytes()).unwrap_err().to_string();
+        assert!(
+            refused.contains(message) && !refused.contains("secret"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! Sites and rules through curl, and links signed by the signers of `docs/run/sites.md` as they stand there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::directory;
+use super::lab::{Atlas, Lab};
+
+const PAGE: &str = include_str!("../../../../docs/run/sites.md");
+/// The interpreters of the page's signers.
+const SIGNERS: [(&str, &str); 3] = [("sh", "bash"), ("python", "python3"), ("js", "node")];
+
+const CONFIG: &str = r#"
+[[site]]
+names = ["video.example"]
+cors = ["https://player.example"]
+credentials = true
+
+[[site.rule]]
+paths = ["/films/**"]
+link = { keys = "KEYS" }
+
+[[site.rule]]
+paths = ["/old/**"]
+redirect = "https://archive.example$request_uri"
+status = 301
+
+[[site.rule]]
+paths = ["/raw/**"]
+deny = ["10.77.0.0/24"]
+"#;
+
+/// Writes what is served, the keys and the configuration.
+fn lay_out() -> (TempDir, PathBuf) {
+    let (directory, bytes) = directory();
+    for folder in ["films", "raw", "public"] {
+        let folder = directory.path().join("site").join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("a.bin"), &bytes[..1000]).unwrap();
+    }
+    std::fs::write(directory.path().join("site/.htpasswd"), "secret").unwrap();
+    let keys = directory.path().join("keys");
+    std::fs::write(&keys, "# the new one\n0123456789abcdef\n00ff\n").unwrap();
+    let config = directory.path().join("atlas.toml");
+    std::fs::write(&config, CONFIG.replace("KEYS", keys.to_str().unwrap())).unwrap();
+    (directory, config)
+}
+
+/// Head and body that a client gets for a path of the site.
+fn fetch(lab: &Lab, name: &str, path: &str, words: &[&str]) -> String {
+    let (host, url) = (format!("Host: {name}"), format!("http://10.77.0.2{path}"));
+    let curl = [
+        &["--include", "--path-as-is", "--header", &host, &url],
+        words,
+    ]
+    .concat();
+    String::from_utf8_lossy(&lab.curl(&curl)).into_owned()
+}
+
+/// A token made by a signer of the page.
+fn sign(language: &str, interpreter: &str, folder: &Path, pattern: &str) -> Option<String> {
+    let code = PAGE.split(&format!("```{language}\n")).nth(1).unwrap();
+    let script = folder.join(format!("sign.{language}"));
+    std::fs::write(&script, code.split("```").next().unwrap()).unwrap();
+    let mut command = Command::new(interpreter);
+    command
+        .arg(&script)
+        .args([pattern, "60"])
+        .arg(folder.join("keys"));
+    let Ok(output) = command.output() else {
+        eprintln!("SKIPPED: signing by {interpreter}, which is not installed");
+        return None;
+    };
+    assert!(output.status.success(), "{interpreter}: {output:?}");
+    Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+}
+
+#[test]
+fn rules_of_a_site_redirect_refuse_and_let_listed_origins_read() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, config) = lay_out();
+    let words = ["--config", config.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, &directory.path().join("site"), &words);
+    atlas.ready();
+    let status = |name, path| fetch(&lab, name, path, &[])[9..12].to_owned();
+    for (name, path, code) in [
+        ("video.example", "/public/a.bin", "200"),
+        ("VIDEO.example:80", "/public/a.bin", "200"),
+        ("other.example", "/public/a.bin", "421"),
+        ("10.77.0.2", "/public/a.bin", "421"),
+        ("video.example", "/raw/a.bin", "403"),
+        ("video.example", "/public/../raw/a.bin", "403"),
+        ("video.example", "//raw/%61.bin", "403"),
+        ("video.example", "/films/a.bin", "403"),
+        ("video.example", "/.htpasswd", "404"),
+        ("video.example", "/old/x?y", "301"),
+    ] {
+        assert_eq!(status(name, path), code, "{name} {path}");
+    }
+    let moved = fetch(&lab, "video.example", "/old/x?y", &[]);
+    assert!(
+        moved.contains("Location: https://archive.example/old/x?y\r\n"),
+        "{moved}"
+    );
+    for (origin, is_listed) in [
+        ("https://player.example", true),
+        ("https://x.example", false),
+    ] {
+        let origin = format!("Origin: {origin}");
+        for path in ["/public/a.bin", "/films/a.bin", "/none"] {
+            let reply = fetch(&lab, "video.example", path, &["--header", &origin]);
+            let allowed = "Access-Control-Allow-Origin: https://player.example\r\n";
+            assert_eq!(reply.contains(allowed), is_listed, "{reply}");
+            let credentials = "Access-Control-Allow-Credentials: true\r\n";
+            assert_eq!(reply.contains(credentials), is_listed, "{reply}");
+            assert!(reply.contains("Vary: Origin\r\n"), "{reply}");
+        }
+    }
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
+fn links_signed_by_the_documents_signers_open_what_they_say() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, config) = lay_out();
+    let words = ["--config", config.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, &directory.path().join("site"), &words);
+    atlas.ready();
+    let code =
+        |path: &str, words: &[&str]| fetch(&lab, "video.example", path, words)[9..12].to_owned();
+    for (language, interpreter) in SIGNERS {
+        let Some(token) = sign(language, interpreter, directory.path(), "/films/*") else {
+            continue;
+        };
+        let cookie = format!("Cookie: hdnts={token}");
+        assert_eq!(
+            code(&format!("/films/a.bin?hdnts={token}"), &[]),
+            "200",
+            "{token}"
+        );
+        assert_eq!(
+            code(&format!("/hdnts={token}/films/a.bin"), &[]),
+            "200",
+            "{token}"
+        );
+        assert_eq!(
+            code("/films/a.bin", &["--header", &cookie]),
+            "200",
+            "{token}"
+        );
+        let (tampered, other) = (
+            token.replace("films", "raw"),
+            token.replace("hmac=", "hmac=0"),
+        );
+        assert_eq!(code(&format!("/films/a.bin?hdnts={tampered}"), &[]), "403");
+        assert_eq!(code(&format!("/films/a.bin?hdnts={other}"), &[]), "403");
+        let twice = token.replace('/', "%252f");
+        assert_eq!(code(&format!("/films/a.bin?hdnts={twice}"), &[]), "403");
+        let once = token.replace('/', "%2f");
+        assert_eq!(code(&format!("/films/a.bin?hdnts={once}"), &[]), "200");
+    }
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}

@@ -1,0 +1,254 @@
+//! Sites: which reply a request gets, by name, path, network and signature.
+//!
+//! A server has one [`Sites`], made at load and not changed after. [`Sites::decide`] says of a parsed request
+//! whether it is served, sent elsewhere or refused, and what the reply says beside. A server without sites has one
+//! that serves everything, and a look-up of nothing.
+//!
+//! ```text
+//!  name ─▶ site ─▶ over TLS? ─▶ token off the path ─▶ hidden? ─▶ rule ─▶ network ─▶ signed link ─▶ action
+//! ```
+//!
+//! It refuses hidden files: a path of which a segment begins with a dot is not found, but for `/.well-known/`
+//! (RFC 8615). It reads no file and no clock. Bounds: [`SITES_MAX`], [`NAMES_MAX`], and those of [`names`],
+//! [`rules`], [`networks`] and [`links`]; deciding allocates where a path or a location is made.
+
+#![forbid(unsafe_code)]
+
+pub mod links;
+pub mod names;
+pub mod networks;
+pub mod rules;
+
+use std::net::IpAddr;
+
+use http::{ReplyConfig, Request, Status};
+
+use links::Asked;
+use names::{NameProblem, Names};
+use rules::{Action, PatternProblem, Redirect, Rule, Rules};
+
+/// Most sites.
+pub const SITES_MAX: usize = 4096;
+/// Most names of a site.
+pub const NAMES_MAX: usize = 256;
+
+/// Where certificate authorities look for a proof, over plain HTTP (RFC 8555 s8.3).
+const ACME_PREFIX: &str = "/.well-known/acme-challenge/";
+/// RFC 8615.
+const WELL_KNOWN_PREFIX: &str = "/.well-known/";
+
+/// A site as it is configured.
+#[derive(Clone, Debug, Default)]
+pub struct Site {
+    /// Its names, `*.` before one for all below it.
+    pub names: Vec<String>,
+    /// Where requests over plain HTTP are sent; `None`: they are served.
+    pub https: Option<Redirect>,
+    /// Whether files and directories whose name begins with a dot are served.
+    pub serves_hidden: bool,
+    /// Rules and their patterns.
+    pub rules: Vec<(Vec<String>, Rule)>,
+    /// What holds for paths without a rule.
+    pub otherwise: Rule,
+}
+
+/// Why there are no such sites.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SiteProblem {
+    /// A name of one.
+    #[error("{name:?}: {problem}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        problem: NameProblem,
+    },
+    /// A pattern of one's rules.
+    #[error("{0}")]
+    Pattern(#[from] PatternProblem),
+}
+
+/// See the crate.
+#[derive(Clone, Debug, Default)]
+pub struct Sites {
+    names: Names,
+    sites: Vec<Compiled>,
+    /// For requests that name none of them.
+    default: Compiled,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Compiled {
+    https: Option<Redirect>,
+    serves_hidden: bool,
+    rules: Rules,
+    otherwise: Rule,
+    /// Of its rules' signed links, each once.
+    token_names: Vec<Box<str>>,
+}
+
+/// What is known of a client beside its request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Client {
+    /// Its address.
+    pub source: IpAddr,
+    /// Whether it speaks TLS.
+    pub is_secure: bool,
+    /// When it asks, Unix seconds.
+    pub unix_seconds: u64,
+}
+
+/// What is done with a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The object is looked up, by this path in place of the request's, if there is one.
+    Serve(Option<String>),
+    /// It is answered with this status and location.
+    Redirect(Status, String),
+    /// It is refused.
+    Refuse(Status),
+}
+
+impl Sites {
+    /// These sites, and the one for all other names.
+    ///
+    /// # Errors
+    /// The index of a site, and what is wrong with it.
+    pub fn new(sites: Vec<Site>, default: Site) -> Result<Self, (usize, SiteProblem)> {
+        let mut names = Names::default();
+        let mut compiled = Vec::with_capacity(sites.len());
+        for (site, index) in sites.into_iter().zip(0_u32..) {
+            let at = |problem| (compiled.len(), problem);
+            for name in &site.names {
+                names.insert(name, index).map_err(|problem| {
+                    let name = name.clone();
+                    at(SiteProblem::Name { name, problem })
+                })?;
+            }
+            let site = Compiled::new(site).map_err(|problem| at(problem.into()))?;
+            compiled.push(site);
+        }
+        let default = Compiled::new(default).map_err(|problem| (compiled.len(), problem.into()))?;
+        Ok(Self {
+            names,
+            sites: compiled,
+            default,
+        })
+    }
+
+    /// One site for all names, whose replies are these.
+    #[must_use]
+    pub fn of_replies(replies: ReplyConfig) -> Self {
+        let mut sites = Self::default();
+        sites.default.otherwise.replies = replies;
+        sites
+    }
+
+    /// What replies say to those whose request could not be read.
+    #[must_use]
+    pub const fn default_replies(&self) -> &ReplyConfig {
+        &self.default.otherwise.replies
+    }
+
+    /// What replies to this request say.
+    #[must_use]
+    pub fn replies(&self, request: &Request<'_>) -> &ReplyConfig {
+        let site = self.site(request);
+        let (_, path) = site.split_token(&request.path);
+        &site.rule(path).replies
+    }
+
+    /// What is done with a request that asks for an object.
+    #[must_use]
+    pub fn decide(&self, request: &Request<'_>, client: &Client) -> Verdict {
+        self.site(request).decide(request, client)
+    }
+
+    fn site(&self, request: &Request<'_>) -> &Compiled {
+        let named = self.names.find(request.host.unwrap_or_default());
+        let site = named.and_then(|site| self.sites.get(usize::try_from(site).ok()?));
+        site.unwrap_or(&self.default)
+    }
+}
+
+impl Compiled {
+    fn new(site: Site) -> Result<Self, PatternProblem> {
+        let rules = Rules::new(site.rules)?;
+        let mut token_names: Vec<Box<str>> = Vec::new();
+        let links = rules.iter().chain([&site.otherwise]);
+        let links = links.filter_map(|rule| rule.links.as_ref()?.token_name());
+        for name in links {
+            if !token_names.iter().any(|known| **known == *name) {
+                token_names.push(name.into());
+            }
+        }
+        Ok(Self {
+            https: site.https,
+            serves_hidden: site.serves_hidden,
+            rules,
+            otherwise: site.otherwise,
+            token_names,
+        })
+    }
+
+    fn rule(&self, path: &str) -> &Rule {
+        self.rules.find(path).unwrap_or(&self.otherwise)
+    }
+
+    /// The token at the front of a path, and the path without it.
+    fn split_token<'a>(&self, path: &'a str) -> (Option<&'a str>, &'a str) {
+        let mut names = self.token_names.iter();
+        match names.find_map(|name| links::split_path(path, name)) {
+            Some((token, rest)) => (Some(token), rest),
+            None => (None, path),
+        }
+    }
+
+    fn decide(&self, request: &Request<'_>, client: &Client) -> Verdict {
+        if let Some(https) = &self.https
+            && !client.is_secure
+            && !request.path.starts_with(ACME_PREFIX)
+        {
+            return Verdict::Redirect(https.status(), https.location(request));
+        }
+        let (path_token, path) = self.split_token(&request.path);
+        if !self.serves_hidden && is_hidden(path) {
+            return Verdict::Refuse(Status::NotFound);
+        }
+        let rule = self.rule(path);
+        let is_served = |networks: &networks::SourceFilter| networks.serves(client.source);
+        if !rule.networks.as_ref().is_none_or(is_served) {
+            return Verdict::Refuse(Status::Forbidden);
+        }
+        if let Some(links) = &rule.links {
+            let asked = Asked {
+                path,
+                path_token,
+                query: request.query.unwrap_or_default(),
+                cookie: request.cookie.unwrap_or_default(),
+                source: client.source,
+                unix_seconds: client.unix_seconds,
+            };
+            if !links.allow(&asked) {
+                return Verdict::Refuse(Status::Forbidden);
+            }
+        }
+        match &rule.action {
+            Action::Serve => Verdict::Serve(path_token.map(|_| path.to_owned())),
+            Action::Redirect(to) => Verdict::Redirect(to.status(), to.location(request)),
+            Action::Refuse(status) => Verdict::Refuse(*status),
+        }
+    }
+}
+
+/// Whether a segment of the path begins with a dot.
+fn is_hidden(path: &str) -> bool {
+    let path = path
+        .strip_prefix(WELL_KNOWN_PREFIX)
+        .map_or(path, |rest| rest);
+    path.starts_with('.') || path.contains("/.")
+}
+
+#[cfg(test)]
+mod tests;

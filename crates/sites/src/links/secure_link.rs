@@ -1,0 +1,131 @@
+//! Secure links, as nginx's `ngx_http_secure_link_module` has them: the MD5 hash, in the alphabet of base64url
+//! (RFC 4648 s5) without padding, of an expression such as `$secure_link_expires$uri$remote_addr $key`.
+//!
+//! It refuses expressions without `$uri` and `$key`, since such a link would open every path, or none needed a
+//! secret. Bounds: [`PIECES_MAX`].
+
+use std::io::Write as _;
+
+use md5::{Digest as _, Md5};
+use subtle::ConstantTimeEq as _;
+
+use super::{Asked, LinkKey, decimal};
+
+/// Most pieces of an expression.
+const PIECES_MAX: usize = 16;
+
+/// What is hashed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Expression(Vec<Piece>);
+
+/// Why something is no expression.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExpressionProblem {
+    /// A variable other than `$secure_link_expires`, `$uri`, `$remote_addr` and `$key`.
+    #[error("unknown variable")]
+    Variable,
+    /// `$uri` or `$key` is missing.
+    #[error("$uri or $key is missing")]
+    Missing,
+    /// More than 16 pieces.
+    #[error("too long")]
+    TooLong,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Piece {
+    Text(Box<str>),
+    Expires,
+    Path,
+    Source,
+    Key,
+}
+
+const VARIABLES: [(&str, Piece); 4] = [
+    ("$secure_link_expires", Piece::Expires),
+    ("$uri", Piece::Path),
+    ("$remote_addr", Piece::Source),
+    ("$key", Piece::Key),
+];
+
+impl Expression {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// [`ExpressionProblem`].
+    pub fn parse(text: &str) -> Result<Self, ExpressionProblem> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let variable = VARIABLES.iter().find(|(name, _)| rest.starts_with(name));
+            let length = match variable {
+                Some((name, piece)) => {
+                    pieces.push(piece.clone());
+                    name.len()
+                }
+                None if rest.starts_with('$') => return Err(ExpressionProblem::Variable),
+                None => {
+                    let end = rest.find('$').unwrap_or(rest.len());
+                    pieces.push(Piece::Text(rest[..end].into()));
+                    end
+                }
+            };
+            rest = &rest[length..];
+        }
+        if pieces.len() > PIECES_MAX {
+            return Err(ExpressionProblem::TooLong);
+        }
+        if !pieces.contains(&Piece::Path) || !pieces.contains(&Piece::Key) {
+            return Err(ExpressionProblem::Missing);
+        }
+        Ok(Self(pieces))
+    }
+
+    /// Whether one of the keys made `hash`, and the link has not expired. One whose expression has no
+    /// `$secure_link_expires` never does, as with nginx.
+    pub(super) fn allows(
+        &self,
+        hash: &[u8],
+        expires: &[u8],
+        keys: &[LinkKey],
+        asked: &Asked<'_>,
+    ) -> bool {
+        let is_made = |key: &LinkKey| bool::from(self.hash(expires, key, asked).ct_eq(hash));
+        let has_time = self.0.contains(&Piece::Expires);
+        let is_over = || decimal(expires).is_none_or(|expires| expires < asked.unix_seconds);
+        keys.iter().any(is_made) && !(has_time && is_over())
+    }
+
+    fn hash(&self, expires: &[u8], key: &LinkKey, asked: &Asked<'_>) -> [u8; HASH_DIGITS] {
+        let mut hash = Md5::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => hash.update(text.as_bytes()),
+                Piece::Expires => hash.update(expires),
+                Piece::Path => hash.update(asked.path.as_bytes()),
+                Piece::Source => {
+                    // Hashing takes every byte.
+                    let _ = write!(hash, "{}", asked.source);
+                }
+                Piece::Key => hash.update(&key.0),
+            }
+        }
+        base64url(hash.finalize().into())
+    }
+}
+
+/// Digits of an MD5 hash.
+const HASH_DIGITS: usize = 22;
+
+/// RFC 4648 s5, without padding.
+fn base64url(hash: [u8; 16]) -> [u8; HASH_DIGITS] {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    // 22 digits of six bits are four bits more than a hash has.
+    let bits = u128::from_be_bytes(hash);
+    core::array::from_fn(|digit| {
+        let shift = 122_usize.checked_sub(6 * digit);
+        let six = shift.map_or(bits << 4, |shift| bits >> shift) & 63;
+        ALPHABET[usize::try_from(six).unwrap_or_default()]
+    })
+}

@@ -1,0 +1,315 @@
+//! The rules of a site: which one a path has.
+//!
+//! The first rule of which a pattern matches is the path's, and no other. A pattern that begins with a slash is for
+//! the whole path, one that doesn't for the last segment, in any directory: `/live/**`, `*.m3u8`. `*` and `?` match
+//! no slash, `**` does. All patterns are compiled into one matcher at load.
+//!
+//! It refuses patterns that are none. Bounds: [`RULES_MAX`], [`PATTERNS_MAX`].
+
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use http::{ReplyConfig, Request, Status};
+
+use crate::links::Links;
+use crate::networks::SourceFilter;
+
+/// Most rules of a site.
+pub const RULES_MAX: usize = 256;
+/// Most patterns of a site's rules together.
+pub const PATTERNS_MAX: usize = 1024;
+
+/// What holds for some paths of a site.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rule {
+    /// What replies say.
+    pub replies: ReplyConfig,
+    /// Whom they are for.
+    pub networks: Option<SourceFilter>,
+    /// What a request must prove.
+    pub links: Option<Links>,
+    /// What is done.
+    pub action: Action,
+}
+
+/// What is done with a request that may be served.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Action {
+    /// It is served.
+    #[default]
+    Serve,
+    /// It is sent elsewhere.
+    Redirect(Redirect),
+    /// It is refused with this error.
+    Refuse(Status),
+}
+
+/// Where a request is sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Redirect {
+    status: Status,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Piece {
+    Text(Box<str>),
+    Host,
+    Path,
+    PathAndQuery,
+}
+
+/// Longer names first, since the shorter ones begin like them.
+const VARIABLES: [(&str, Piece); 3] = [
+    ("$request_uri", Piece::PathAndQuery),
+    ("$host", Piece::Host),
+    ("$uri", Piece::Path),
+];
+
+/// Why something cannot be redirected to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedirectProblem {
+    /// Neither 301, 302, 307 nor 308.
+    #[error("not a status of a redirect")]
+    Status,
+    /// A byte that no URI has, or neither a slash nor `http://` nor `https://` at the beginning.
+    #[error("not a URI")]
+    Syntax,
+    /// A variable other than `$host`, `$uri` and `$request_uri`.
+    #[error("unknown variable")]
+    Variable,
+}
+
+impl Redirect {
+    /// To what the text says: `$host` stands for the name the client used, without a port; `$uri` for the path,
+    /// `$request_uri` for path and query.
+    ///
+    /// # Errors
+    /// [`RedirectProblem`].
+    pub fn new(code: u16, text: &str) -> Result<Self, RedirectProblem> {
+        let redirects = [
+            Status::MovedPermanently,
+            Status::Found,
+            Status::TemporaryRedirect,
+            Status::PermanentRedirect,
+        ];
+        let status = redirects.into_iter().find(|status| status.code() == code);
+        let status = status.ok_or(RedirectProblem::Status)?;
+        let belongs = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+        let begins = |start| text.starts_with(start);
+        if !text.bytes().all(belongs) || !(begins("/") || begins("http://") || begins("https://")) {
+            return Err(RedirectProblem::Syntax);
+        }
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let variable = VARIABLES.iter().find(|(name, _)| rest.starts_with(name));
+            let length = match variable {
+                Some((name, piece)) => {
+                    pieces.push(piece.clone());
+                    name.len()
+                }
+                None if rest.starts_with('$') => return Err(RedirectProblem::Variable),
+                None => {
+                    let end = rest.find('$').unwrap_or(rest.len());
+                    pieces.push(Piece::Text(rest[..end].into()));
+                    end
+                }
+            };
+            rest = &rest[length..];
+        }
+        Ok(Self { status, pieces })
+    }
+
+    /// Its status.
+    pub(crate) const fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Where this request is sent.
+    pub(crate) fn location(&self, request: &Request<'_>) -> String {
+        let mut location = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => location.push_str(text),
+                Piece::Host => location.push_str(host_of(request)),
+                Piece::Path => request.push_path(&mut location),
+                Piece::PathAndQuery => {
+                    request.push_path(&mut location);
+                    request.push_query(&mut location);
+                }
+            }
+        }
+        location
+    }
+}
+
+/// The name the client used, without a port; it is of the grammar, since a request has no other.
+fn host_of<'a>(request: &Request<'a>) -> &'a str {
+    let authority = core::str::from_utf8(request.host.unwrap_or_default()).unwrap_or_default();
+    match authority.rfind(']') {
+        Some(end) => &authority[..=end],
+        None => authority.split(':').next().unwrap_or_default(),
+    }
+}
+
+/// A pattern that is none.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{problem}")]
+pub struct PatternProblem {
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Rules, and which paths they are for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    rules: Vec<Rule>,
+    matcher: GlobSet,
+    /// By pattern, the index of its rule.
+    rule_of: Vec<usize>,
+}
+
+impl Rules {
+    /// Of rules and their patterns.
+    pub(crate) fn new(rules: Vec<(Vec<String>, Rule)>) -> Result<Self, PatternProblem> {
+        let mut matcher = GlobSetBuilder::new();
+        let mut rule_of = Vec::new();
+        let problem = |error: globset::Error| PatternProblem {
+            problem: error.to_string(),
+        };
+        for (index, (patterns, _)) in rules.iter().enumerate() {
+            for pattern in patterns {
+                let whole = if pattern.starts_with('/') {
+                    pattern.clone()
+                } else {
+                    format!("**/{pattern}")
+                };
+                let mut glob = GlobBuilder::new(&whole);
+                glob.literal_separator(true).backslash_escape(false);
+                matcher.add(glob.build().map_err(problem)?);
+                rule_of.push(index);
+            }
+        }
+        Ok(Self {
+            rules: rules.into_iter().map(|(_, rule)| rule).collect(),
+            matcher: matcher.build().map_err(problem)?,
+            rule_of,
+        })
+    }
+
+    /// The rule of a path.
+    pub(crate) fn find(&self, path: &str) -> Option<&Rule> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let matched = self.matcher.matches_candidate(&Candidate::new(path));
+        let rules = matched
+            .iter()
+            .filter_map(|&pattern| self.rule_of.get(pattern));
+        self.rules.get(*rules.min()?)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Parsed, parse_request};
+
+    use super::*;
+
+    fn found(patterns: &[&[&str]], path: &str) -> Option<u16> {
+        let rule = |code: usize| Rule {
+            action: Action::Refuse(if code == 0 {
+                Status::Forbidden
+            } else {
+                Status::Gone
+            }),
+            ..Rule::default()
+        };
+        let strings = |patterns: &[&str]| patterns.iter().map(|&it| it.into()).collect();
+        let rules = patterns.iter().enumerate();
+        let rules = rules.map(|(index, patterns)| (strings(patterns), rule(index)));
+        let rules = Rules::new(rules.collect()).unwrap();
+        let action = rules.find(path).map(|rule| rule.action.clone());
+        action.map(|action| match action {
+            Action::Refuse(status) => status.code(),
+            _ => 0,
+        })
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_is_the_paths() {
+        let rules: &[&[&str]] = &[&["/a/**", "*.m3u8"], &["/**"]];
+        for (path, code) in [
+            ("/a/b", 403),
+            ("/a/b/c", 403),
+            ("/a/", 403),
+            ("/x.m3u8", 403),
+            ("/b/x.m3u8", 403),
+            ("/b/x.m4s", 410),
+            ("/", 410),
+            ("/a", 410),
+        ] {
+            assert_eq!(found(rules, path), Some(code), "{path}");
+        }
+        assert_eq!(found(&[], "/a"), None);
+        assert_eq!(found(&[&["/a/**"]], "/b/a/c"), None);
+    }
+
+    #[test]
+    fn a_pattern_is_a_glob() {
+        for (pattern, path, is_matched) in [
+            ("/a/*.ts", "/a/b.ts", true),
+            ("/a/*.ts", "/a/b/c.ts", false),
+            ("/a/**/*.ts", "/a/b/c.ts", true),
+            ("/a/**/*.ts", "/a/c.ts", true),
+            ("/a?", "/ab", true),
+            ("/a?", "/a/", false),
+            ("/{a,b}/*", "/b/c", true),
+            ("/[ab]", "/c", false),
+            ("/a*", "/a/", false),
+            ("index.m3u8", "/a/index.m3u8", true),
+            ("index.m3u8", "/a/xindex.m3u8", false),
+            ("/A", "/a", false),
+        ] {
+            let is_found = found(&[&[pattern]], path).is_some();
+            assert_eq!(is_found, is_matched, "{pattern} {path}");
+        }
+        for wrong in ["/[a", "/{a", "/[b-a]"] {
+            let rules = vec![(vec![wrong.to_owned()], Rule::default())];
+            assert!(Rules::new(rules).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_knows_the_request() {
+        let head = "GET http://A.example:8080/a%20b?c=%20d HTTP/1.1\r\nHost: x\r\n\r\n";
+        let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+            panic!("a whole head");
+        };
+        for (text, location) in [
+            ("/b", "/b"),
+            (
+                "https://b.example$request_uri",
+                "https://b.example/a%20b?c=%20d",
+            ),
+            ("https://$host:8443$uri#x", "https://A.example:8443/a%20b#x"),
+        ] {
+            let redirect = Redirect::new(302, text).unwrap();
+            assert_eq!(redirect.location(&request), location);
+        }
+        for (code, text, problem) in [
+            (304, "/b", RedirectProblem::Status),
+            (302, "", RedirectProblem::Syntax),
+            (302, "b.example", RedirectProblem::Syntax),
+            (302, "/a b", RedirectProblem::Syntax),
+            (302, "/a\r\nX: y", RedirectProblem::Syntax),
+            (302, "/$args", RedirectProblem::Variable),
+        ] {
+            assert_eq!(Redirect::new(code, text), Err(problem), "{text}");
+        }
+    }
+}
