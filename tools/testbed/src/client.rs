@@ -9,7 +9,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::content::Content;
 use crate::namespace::Namespace;
@@ -178,24 +177,6 @@ impl Client {
             at += piece.len() as u64;
             Ok(())
         })
-    }
-
-    /// Waits up to `limit` for anything to read, the end of the stream included.
-    pub fn has_input(&self, limit: Duration) -> Result<bool> {
-        let limit = Timespec::try_from(limit).context("a short duration")?;
-        let mut waiting = [PollFd::new(&self.stream, PollFlags::IN)];
-        Ok(!self.ahead.is_empty() || poll(&mut waiting, Some(&limit))? > 0)
-    }
-
-    /// Whether the server has closed or reset the connection; waits for it.
-    pub fn is_closed(&mut self) -> Result<bool> {
-        let mut byte = [0];
-        match self.stream.read(&mut byte) {
-            Ok(0) => Ok(true),
-            Ok(_) => Ok(false),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(true),
-            Err(error) => Err(error).context("waiting for the end"),
-        }
     }
 
     /// Reads whatever comes until the server closes or resets the connection.

@@ -37,15 +37,6 @@ pub struct CurlEnd {
     pub stderr: String,
 }
 
-/// How a body that may be cut short ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyEnd {
-    /// Every byte arrived.
-    Whole,
-    /// The connection ended after this many bytes.
-    Cut(u64),
-}
-
 impl Curl {
     /// Starts curl in `namespace` with options and URLs; it fails on statuses of 400 and above.
     pub fn start<S: AsRef<str>>(namespace: &Namespace, arguments: &[S]) -> Result<Self> {
@@ -105,26 +96,6 @@ impl Curl {
             at += bytes as u64;
         }
         Ok(())
-    }
-
-    /// Like [`Self::read_checked`], but an end of the connection is an answer and not an error.
-    /// A wrong byte is always an error.
-    pub fn read_until_cut(&mut self, content: Content, offset: u64, count: u64) -> Result<BodyEnd> {
-        let mut piece = vec![0; 1 << 20];
-        let (mut at, end) = (offset, offset + count);
-        while at < end {
-            await_readable(&self.stdout)?;
-            let bytes = self.stdout.read(&mut piece).context("reading from curl")?;
-            if bytes == 0 {
-                let end = self.end()?;
-                // It knows how much was to come, and must not have taken less for all of it.
-                ensure!(end.code != 0, "{}: short, and content", self.arguments);
-                return Ok(BodyEnd::Cut(at - offset));
-            }
-            content.check(at, &piece[..bytes])?;
-            at += bytes as u64;
-        }
-        Ok(BodyEnd::Whole)
     }
 
     /// The rest must be the end: returns what curl wrote to stderr, if it is content.

@@ -16,7 +16,6 @@
 )]
 
 pub mod bench_disk;
-pub mod capture;
 pub mod certificate;
 pub mod client;
 pub mod content;

@@ -89,15 +89,6 @@ impl Namespace {
         self.ip(&format!("link set {interface} up")).map(drop)
     }
 
-    /// Joins it to a bridge of another namespace, by an interface of this name at both ends.
-    pub fn join_bridge(&self, switch: &Self, bridge: &str, name: &str) -> Result<()> {
-        switch.ip(&format!(
-            "link add {name} master {bridge} type veth peer name {name} netns {}",
-            self.name
-        ))?;
-        switch.bring_up(name, &[])
-    }
-
     /// Makes it a router.
     pub fn forward(&self) -> Result<()> {
         self.set("ipv4/ip_forward", "1")?;

@@ -5,20 +5,12 @@
 
 mod black_hole;
 mod changing;
-mod failover;
 mod files;
-mod fragments;
 mod https;
 mod identities;
-mod nat;
-mod refusals;
-mod replies;
 mod setup;
 mod shared_address;
-mod small_window;
 mod strays;
-mod stripped;
-mod table;
 mod trouble;
 mod virtual_addresses;
 
@@ -280,11 +272,6 @@ impl Run<'_> {
         match link {
             LinkKind::Packet if is_first && !self.quick => {
                 black_hole::run(suite, atlas, library);
-                fragments::run(suite, atlas, library);
-                failover::run(suite, atlas, library);
-                nat::run(suite, atlas, library);
-                stripped::run(suite, atlas, library);
-                small_window::run(suite, atlas, library);
                 changing::run(suite, atlas, self.identities);
             }
             LinkKind::Xdp if is_first => {
@@ -315,12 +302,6 @@ impl LinkChecks<'_> {
     const fn has_huge(&self) -> bool {
         self.pass.has_all && !self.quick
     }
-
-    /// What happens to a file is a matter of the disk: a link has to do with it if it borrows slots, or with several
-    /// workers.
-    const fn has_changes(&self) -> bool {
-        self.pass.has_all || self.pass.lends && self.pass.workers > 1
-    }
 }
 
 /// How the server of a group is configured.
@@ -329,12 +310,10 @@ enum Settings {
     /// A client whose SYN was lost waits 3 s before it repeats a lost request (RFC 6298 s5.7):
     /// under loss the server needs its ordinary timeouts.
     Ordinary,
-    /// Short timeouts for heads, a long grace for transfers when the server ends.
-    ShortTimeouts,
+    /// A long grace for transfers when the server ends.
+    LongGrace,
     /// Keys change as often as a key may.
     ManyKeys,
-    /// CORS, fields and types of the operator's own.
-    Replies,
 }
 
 /// A group of checks that share a server.
@@ -356,7 +335,7 @@ const HTTP: Group = Group {
         let Fixture { setup, library, .. } = link.fixture;
         files::run(suite, setup, library, Access::Http, link.has_huge());
     },
-    settings: Settings::ShortTimeouts,
+    settings: Settings::LongGrace,
     is_https: false,
     is_of_link: true,
     nonzero_counters: &[],
@@ -374,7 +353,7 @@ const HTTPS: Group = Group {
     ..HTTP
 };
 
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 8] = [
     HTTP,
     Group {
         name: "loss",
@@ -384,32 +363,8 @@ const GROUPS: [Group; 11] = [
         ..HTTP
     },
     Group {
-        name: "tables",
-        checks: |suite, link| {
-            table::run(suite, link.fixture.setup, link.fixture.library);
-            table::run_by_the_rfc(suite, link.fixture.setup);
-        },
-        is_of_link: false,
-        ..HTTP
-    },
-    Group {
-        name: "refusals",
-        checks: |suite, link| refusals::run(suite, link.fixture.setup),
-        is_of_link: false,
-        ..HTTP
-    },
-    Group {
-        name: "replies",
-        checks: |suite, link| replies::run(suite, link.fixture.setup, link.fixture.library),
-        settings: Settings::Replies,
-        is_of_link: false,
-        ..HTTP
-    },
-    Group {
         name: "trouble",
-        checks: |suite, link| {
-            trouble::run(suite, link.fixture, Access::Http, link.has_changes());
-        },
+        checks: |suite, link| trouble::run(suite, link.fixture, Access::Http),
         nonzero_counters: &["tcp_reset_count", "link_down_events"],
         ..HTTP
     },
@@ -418,11 +373,7 @@ const GROUPS: [Group; 11] = [
         name: "https clients",
         checks: |suite, link| https::run_clients(suite, link.fixture, !link.quick),
         is_of_link: false,
-        nonzero_counters: &[
-            "tls_resumed_count",
-            "tls_handshake_refused_count",
-            "tls_handshake_timeout_count",
-        ],
+        nonzero_counters: &["tls_resumed_count", "tls_handshake_refused_count"],
         ..HTTPS
     },
     Group {
@@ -434,10 +385,7 @@ const GROUPS: [Group; 11] = [
     },
     Group {
         name: "https trouble",
-        checks: |suite, link| {
-            let access = link.fixture.access();
-            trouble::run(suite, link.fixture, access, link.has_changes());
-        },
+        checks: |suite, link| trouble::run(suite, link.fixture, link.fixture.access()),
         nonzero_counters: &["record_seal_count", "tcp_reset_count", "link_down_events"],
         ..HTTPS
     },
@@ -466,13 +414,9 @@ impl LinkChecks<'_> {
                 access.scheme()
             );
             suite.run(&label, || {
-                let config = self.config(Settings::ShortTimeouts)?;
+                let config = self.config(Settings::LongGrace)?;
                 trouble::terminate(self.fixture, access, config.as_deref())
             });
-        }
-        if self.pass.has_all {
-            let label = format!("{} a download goes on at another server", setup.name());
-            suite.run(&label, || replies::resume_elsewhere(self.fixture));
         }
         // Each kind of link is waited for in its own way.
         if self.pass.is_first {
@@ -508,14 +452,10 @@ impl LinkChecks<'_> {
 
     /// The configuration file of a group, written anew; `None`: the defaults.
     fn config(&self, settings: Settings) -> Result<Option<PathBuf>> {
-        let seconds = refusals::HEAD_TIMEOUT_SECONDS;
         let text = match settings {
             Settings::Ordinary => return Ok(None),
             // The grace must outlast the large file, whatever else the machine is doing.
-            Settings::ShortTimeouts => {
-                format!("head_timeout_seconds = {seconds}\nshutdown_grace_seconds = 60\n")
-            }
-            Settings::Replies => replies::CONFIG.to_owned(),
+            Settings::LongGrace => "shutdown_grace_seconds = 60\n".to_owned(),
             Settings::ManyKeys => format!("tls_key_records_max = {}\n", https::KEY_RECORDS_MAX),
         };
         let file = self.scratch.join(format!("{settings:?}.toml"));

@@ -62,24 +62,11 @@ pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
         let label = format!("session resumed, openssl {version}");
         check(&label, &|| resumption(fixture, version));
     }
-    check("session resumed five times, openssl -reconnect", &|| {
-        reconnect(fixture)
-    });
     check("client's new keys between and amid replies", &|| {
         key_updates(fixture)
     });
     check("renegotiation refused", &|| renegotiation(fixture));
     check("ALPN: HTTP/1.1 it is", &|| protocol(fixture));
-    for version in ["-tls1_3", "-tls1_2"] {
-        for limit in ["512", "1024", "2048", "4096"] {
-            let label = format!("short records, openssl {version} -maxfraglen {limit}");
-            check(&label, &|| short_records(fixture, version, limit));
-        }
-    }
-    for version in ["-tls1_3", "-tls1_2"] {
-        let label = format!("server names that are none, openssl {version}");
-        check(&label, &|| odd_names(fixture, version));
-    }
     for refusal in &REFUSALS {
         check(&format!("refuses {}", refusal.what), &|| {
             refused(fixture, refusal)
@@ -141,19 +128,6 @@ fn resumption(fixture: Fixture<'_>, version: &str) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// openssl itself closes and comes back five times before it takes a request.
-fn reconnect(fixture: Fixture<'_>) -> Result<Outcome> {
-    let mut client = connect(fixture, &["-tls1_2", "-reconnect"])?;
-    client.await_handshake()?;
-    ask_last(&mut client, 4096)?;
-    let end = client.finish()?;
-    let text = String::from_utf8_lossy(&end.stdout);
-    let reused = text.matches("Reused, ").count();
-    ensure!(reused == 5, "resumed {reused} times of 5");
-    expect_body(&end, files::content(4096))?;
-    Ok(Outcome::Passed)
-}
-
 /// `K` asks for ours in return, `k` does not (RFC 8446 s4.6.3).
 fn key_updates(fixture: Fixture<'_>) -> Result<Outcome> {
     let mut client = connect(fixture, &["-tls1_3"])?;
@@ -199,55 +173,6 @@ fn protocol(fixture: Fixture<'_>) -> Result<Outcome> {
         let end = client.finish()?;
         end.expect(expected)?;
         expect_body(&end, files::content(4096))?;
-    }
-    Ok(Outcome::Passed)
-}
-
-/// A file whole, in records no longer than the client wants them. openssl itself does not mind longer
-/// ones, since rustls agrees to no limit; it writes down how long each is.
-fn short_records(fixture: Fixture<'_>, version: &str, limit: &str) -> Result<Outcome> {
-    /// What sealing adds at most: the content type of TLS 1.3 or the nonce of TLS 1.2, and the tag.
-    const SEALED_BYTES: u32 = 8 + 16;
-    let directory = fixture.identities.directory();
-    let file = directory.join(format!("records{version}-{limit}"));
-    let written = file.to_string_lossy();
-    let arguments = [version, "-maxfraglen", limit, "-msg", "-msgfile", &written];
-    let mut client = connect(fixture, &arguments)?;
-    client.await_handshake()?;
-    ask_last(&mut client, 300_000)?;
-    let end = client.finish()?;
-    expect_body(&end, files::content(300_000))?;
-    let text = std::fs::read_to_string(&file).context("what openssl wrote down")?;
-    let mut lines = text.lines();
-    let (mut count, mut longest) = (0, 0);
-    while let Some(line) = lines.next() {
-        if line.starts_with("<<< ") && line.contains("RecordHeader [length 0005]") {
-            let header: String = lines
-                .next()
-                .unwrap_or_default()
-                .split_whitespace()
-                .collect();
-            let length = header.get(6..10).context("a header of five bytes")?;
-            longest = longest.max(u32::from_str_radix(length, 16)?);
-            count += 1;
-        }
-    }
-    let most = limit.parse::<u32>()? + SEALED_BYTES;
-    ensure!(
-        count > 300_000 / most && longest <= most,
-        "{count} records, the longest has {longest} bytes"
-    );
-    Ok(Outcome::Passed)
-}
-
-/// Names that are none of DNS get the default certificate, and the handshake is whole.
-fn odd_names(fixture: Fixture<'_>, version: &str) -> Result<Outcome> {
-    for name in ["[fd78::2]", "host:443", "1.2.3", "b\u{fc}cher.example"] {
-        let mut client = connect(fixture, &[version, "-servername", name])?;
-        client.await_handshake().with_context(|| name.to_owned())?;
-        ask_last(&mut client, 300_000)?;
-        let end = client.finish()?;
-        expect_body(&end, files::content(300_000))?;
     }
     Ok(Outcome::Passed)
 }

@@ -5,7 +5,6 @@
 //! they say.
 
 mod handshakes;
-mod hostile;
 mod players;
 mod transfers;
 
@@ -56,7 +55,6 @@ impl<'a> Fixture<'a> {
 /// Clients that handshake in their ways, with or without players and a browser.
 pub(crate) fn run_clients(suite: &mut Suite, fixture: Fixture<'_>, with_players: bool) {
     handshakes::run(suite, fixture);
-    hostile::run(suite, fixture);
     if with_players {
         players::run(suite, fixture);
     }
