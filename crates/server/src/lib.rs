@@ -12,6 +12,7 @@ pub mod documents;
 mod failure;
 mod observe;
 mod process;
+mod reload;
 mod run;
 mod settings;
 mod start;

@@ -13,7 +13,7 @@ use crate::failure::{EXIT_OK, Failure};
 use crate::observe::log::{self, LogWriters};
 use crate::settings::Settings;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
-use crate::{start, store_command, tls};
+use crate::{reload, start, store_command};
 
 /// Does what the command line says; the exit code.
 #[must_use]
@@ -29,7 +29,7 @@ pub fn main() -> ExitCode {
             NvmeCommand::Bind { device } => doctor::nvme::bind(&device),
             NvmeCommand::Unbind { device } => doctor::nvme::unbind(&device),
         },
-        Command::ReadCertificates(args) => tls::reader::run(&args),
+        Command::ReadFiles(args) => reload::reader::run(&args),
     };
     exit_code(outcome)
 }

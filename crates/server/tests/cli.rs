@@ -147,7 +147,7 @@ fn help_has_units_defaults_and_examples() {
     for phrase in [
         "Signals:",
         "SIGUSR1",
-        "SIGHUP read the certificates",
+        "SIGHUP read --config, certificates",
         "Nothing else is read again",
         "CAP_NET_ADMIN",
         "setcap",
@@ -318,11 +318,8 @@ fn a_user_that_does_not_exist_is_refused() {
 
 #[test]
 fn the_part_that_reads_certificates_is_hidden_and_refuses_to_run_alone() {
-    assert!(!stdout(&atlas(&["--help"])).contains("read-certificates"));
-    assert_refused(
-        &atlas(&["read-certificates", "/etc/shadow"]),
-        &["use atlas serve"],
-    );
+    assert!(!stdout(&atlas(&["--help"])).contains("read-files"));
+    assert_refused(&atlas(&["read-files", "/etc/shadow"]), &["use atlas serve"]);
 }
 
 #[test]

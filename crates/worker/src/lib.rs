@@ -52,6 +52,7 @@ use session::{
     AddressConflict, Conductor, ConnectionTrace, ObjectHandle, ReadError, ReadPlan, RequestLog,
     Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
 };
+use sites::Sites;
 use store::Store;
 use wire::MacAddress;
 
@@ -246,6 +247,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
             tls.set_config(Arc::clone(&loaded.config));
             tls.set_certificate_end(loaded.certificates.earliest_end());
         }
+    }
+
+    /// For requests that are answered from now on.
+    pub fn set_sites(&mut self, sites: Arc<Sites>) {
+        self.conductor.set_sites(sites);
     }
 
     /// Tells the wall clock's time, which replies are dated with ([`Conductor::set_unix_seconds`]) and from

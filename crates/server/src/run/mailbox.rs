@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use session::Stray;
+use sites::Sites;
 
 use crate::observe::connections::Question;
 use crate::observe::report::Pair;
@@ -30,6 +31,8 @@ pub(crate) const STRAYS_MAX: usize = 1024;
 pub(crate) enum Command {
     /// Use these certificates for handshakes that begin from now on.
     SetTls(Loaded),
+    /// Answer requests that begin from now on by these.
+    SetSites(Arc<Sites>),
     /// Open the served directory again, which may have been replaced.
     ReopenDirectory,
     /// Refuse new connections and requests, and say when no connection is left.

@@ -217,6 +217,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         while let Some(command) = self.mailbox.poll_command() {
             match command {
                 Command::SetTls(loaded) => self.worker.set_tls(&loaded),
+                Command::SetSites(sites) => self.worker.set_sites(sites),
                 Command::ReopenDirectory => self.worker.store_mut().reopen(),
                 Command::ShutDown => {
                     self.ending = Ending::Finishing;

@@ -26,13 +26,13 @@ use crate::observe::metrics::Page;
 use crate::observe::metrics::overview;
 use crate::observe::monitoring::Monitoring;
 use crate::observe::report::{self, Pair};
+use crate::reload::Loader;
 use crate::run::Serving;
 use crate::run::mailbox::{self, Command, MailSender, Mailbox, Sleeper, Waker};
 use crate::run::notify;
 use crate::run::signals::Signals;
 use crate::run::wait::{self, Source};
 use crate::start::cores;
-use crate::tls;
 
 /// How long workers may take to end: as long as the last resets may take while the link is full, and reads
 /// in flight then.
@@ -279,8 +279,8 @@ pub(crate) struct Supervisor {
     workers: Workers,
     signals: Signals,
     grace: Duration,
-    /// Loads the certificates again after SIGHUP.
-    tls: Option<tls::Loader>,
+    /// Reads the operator's files again after SIGHUP.
+    loader: Loader,
     monitoring: Monitoring,
     /// When the grace time ends; `None` before the first SIGINT or SIGTERM.
     deadline: Option<Instant>,
@@ -295,14 +295,14 @@ impl Supervisor {
         workers: Workers,
         signals: Signals,
         grace: Duration,
-        tls: Option<tls::Loader>,
+        loader: Loader,
         monitoring: Monitoring,
     ) -> Self {
         Self {
             workers,
             signals,
             grace,
-            tls,
+            loader,
             monitoring,
             deadline: None,
             aborted_at: None,
@@ -382,7 +382,7 @@ impl Supervisor {
             if outcome.is_err() {
                 self.abort();
             }
-            self.take_certificates();
+            self.take_loaded();
             let until = match self.aborted_at {
                 Some(aborted_at) => Some(aborted_at + ABORT_TIME_MAX),
                 None => self.deadline,
@@ -406,12 +406,7 @@ impl Supervisor {
             report::write(report::COUNTERS, self.counters());
         }
         if self.signals.take_sighup() {
-            match &self.tls {
-                Some(loader) => loader.request(),
-                None => info!(
-                    "SIGHUP: no certificates to read; the configuration file is read at start only"
-                ),
-            }
+            self.loader.request();
             self.workers.command(|| Command::ReopenDirectory);
         }
         if self.signals.termination_requested() && self.deadline.is_none() {
@@ -427,14 +422,26 @@ impl Supervisor {
         }
     }
 
-    /// Applies certificates that the loader thread has read.
-    fn take_certificates(&self) {
-        let Some(loaded) = self.tls.as_ref().and_then(tls::Loader::poll) else {
+    /// Has the workers use what the loader thread has read.
+    fn take_loaded(&self) {
+        let Some(loaded) = self.loader.poll() else {
             return;
         };
-        let certificates = loaded.certificates.count();
-        self.workers.command(|| Command::SetTls(loaded.clone()));
-        info!(certificates, "SIGHUP: the certificates are read again");
+        if let Some(tls) = &loaded.tls {
+            self.workers.command(|| Command::SetTls(tls.clone()));
+        }
+        let sites = &loaded.sites;
+        self.workers
+            .command(|| Command::SetSites(Arc::clone(sites)));
+        let certificates = loaded.tls.map_or(0, |tls| tls.certificates.count());
+        let sites = loaded.site_count;
+        info!(sites, certificates, "SIGHUP: the files are read again");
+        if !loaded.waiting.is_empty() {
+            warn!(
+                "SIGHUP: new values of these wait for a restart: {}",
+                loaded.waiting.join(", ")
+            );
+        }
     }
 
     /// Has all workers reset their connections and end.
@@ -451,20 +458,16 @@ impl Supervisor {
 
     /// Sleeps until something comes, or for `timeout`.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Failure> {
-        let mut sources = [Source::readable(self.signals.wake_fd()); 3];
-        sources[1] = Source::readable(self.workers.sleeper.fd());
-        let mut count = 2;
-        if let Some(loader) = &self.tls {
-            sources[2] = Source::readable(loader.wake_fd());
-            count = 3;
-        }
-        wait::wait(&sources[..count], timeout)
+        let sources = [
+            Source::readable(self.signals.wake_fd()),
+            Source::readable(self.workers.sleeper.fd()),
+            Source::readable(self.loader.wake_fd()),
+        ];
+        wait::wait(&sources, timeout)
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
         self.signals.drain();
         self.workers.sleeper.drain();
-        if let Some(loader) = &self.tls {
-            loader.drain();
-        }
+        self.loader.drain();
         self.workers.take_events();
         Ok(())
     }

@@ -13,10 +13,12 @@ use super::{Drive, Serving};
 use crate::failure::{EXIT_BROKEN, EXIT_REFUSED, Failure};
 use crate::observe::metrics::table::meaning_of;
 use crate::observe::monitoring::Monitoring;
+use crate::reload::{self, files::OperatorFiles};
 use crate::run::coalescing::Pauses;
 use crate::run::mailbox::{Mailbox, mailbox};
 use crate::run::signals::Signals;
 use crate::run::supervisor::{Supervisor, Workers};
+use crate::settings::Settings;
 
 fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
     Drive {
@@ -116,7 +118,10 @@ fn supervised(broken: &'static [usize], others: usize) -> Workers {
 fn supervise(workers: Workers) -> Failure {
     let signals = Signals::install().unwrap();
     let grace = Duration::from_secs(600);
-    let supervisor = Supervisor::new(workers, signals, grace, None, Monitoring::default());
+    let files = reload::Source::new(&Settings::default(), OperatorFiles::direct()).unwrap();
+    let loaded = files.load_first().unwrap();
+    let loader = reload::Loader::start(files, &loaded).unwrap();
+    let supervisor = Supervisor::new(workers, signals, grace, loader, Monitoring::default());
     // It would not return if a worker went on.
     supervisor.run("", 0).unwrap_err()
 }

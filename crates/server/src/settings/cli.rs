@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::failure::EXIT_CODES;
+use crate::reload::reader::ReaderArgs;
 use crate::settings::CommonArgs;
-use crate::tls::reader::ReaderArgs;
 
 /// What follows `atlas --help`, in front of the exit codes.
 const EXAMPLES: &str = "\
@@ -54,10 +54,10 @@ Signals:
   SIGINT, SIGTERM  finish the replies in progress, then end; a second one resets them and ends
   SIGUSR1          open the access log again, and print all counters to stderr, one line of
                    JSON after 'counters '
-  SIGHUP           read the certificates and keys of --https again; if one is unusable, the log
-                   says so and the old ones stay; open PATH again, in case it is a symbolic link
-                   that has changed; no connection is dropped. Nothing else is read again: other
-                   settings need a restart
+  SIGHUP           read --config, certificates and keys again: sites, what replies say and
+                   certificates change for requests and handshakes that begin from then on; of
+                   other settings the log says that they need a restart. If anything is wrong,
+                   the log says so and nothing changes. Open PATH again. No connection is dropped
 
 Output:
   stdout  one line once requests are answered: ready http://10.77.0.2/ https://10.77.0.2/ ...
@@ -154,9 +154,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: NvmeCommand,
     },
-    /// Internal: the process that reads certificates for a server without the right to
-    #[command(name = crate::tls::reader::COMMAND, hide = true)]
-    ReadCertificates(ReaderArgs),
+    /// Internal: the process that reads files for a server without the right to
+    #[command(name = crate::reload::reader::COMMAND, hide = true)]
+    ReadFiles(ReaderArgs),
 }
 
 /// The commands of `atlas store`. `STORE` is a device or image; several are joined by commas.

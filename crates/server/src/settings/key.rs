@@ -183,7 +183,7 @@ macro_rules! settings {
         pub(crate) static KEYS: &[&Key] = &[$(&$constant),+];
 
         /// The configuration file as it was written, or with the flags laid over it.
-        #[derive(Clone, Debug, Default, serde::Deserialize)]
+        #[derive(Clone, PartialEq, Debug, Default, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct FileConfig {
             $(pub $key: Option<$written>,)+
@@ -203,6 +203,13 @@ macro_rules! settings {
                 let is_given = [$((stringify!($key), self.$key.is_some())),+];
                 let given = is_given.into_iter().filter(|(_, is_given)| *is_given);
                 given.map(|(name, _)| name).collect()
+            }
+
+            /// The names of the keys whose values are others.
+            pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
+                let is_other = [$((stringify!($key), self.$key != other.$key)),+];
+                let others = is_other.into_iter().filter(|(_, is_other)| *is_other);
+                others.map(|(name, _)| name).collect()
             }
 
             /// Lays the flags over it.

@@ -67,6 +67,8 @@ const LEVELS: [LevelFilter; 5] = [
 /// decides.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// What they were made of: to be read again.
+    pub source: Source,
     /// The directory served.
     pub path: PathBuf,
     /// The interface.
@@ -131,6 +133,15 @@ pub(crate) struct Settings {
     pub limits: Limits,
 }
 
+/// What settings are made of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source {
+    /// The command line.
+    pub args: CommonArgs,
+    /// The file, with the flags laid over it.
+    pub file: FileConfig,
+}
+
 /// What serving over TLS needs. At least one of `http_port` and this is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Https {
@@ -168,6 +179,7 @@ pub(crate) struct Limits {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            source: Source::default(),
             path: PathBuf::new(),
             link: LinkChoice::Tap(String::new()),
             mac: MacSetting::Own,
@@ -278,7 +290,12 @@ impl Settings {
     /// The first setting that is not what it must be.
     pub(crate) fn merge(args: CommonArgs, mut file: FileConfig) -> Result<Self, Failure> {
         let keys = Keys::lay_flags(&args, &mut file);
+        let source = Source {
+            args: args.clone(),
+            file: file.clone(),
+        };
         let mut settings = Self {
+            source,
             path: args.path,
             ..Self::default()
         };

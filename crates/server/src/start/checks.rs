@@ -15,7 +15,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::content::{Content, StartedContent};
 use super::storage::{self, open_store, raise_descriptor_limit, uring_config};
 use super::{
-    check_addresses, links, load_tls, random_seed, refuse_link, with_host_addresses, written_later,
+    check_addresses, links, open_files, random_seed, refuse_link, with_host_addresses,
+    written_later,
 };
 use crate::failure::Failure;
 use crate::observe::monitoring::MonitoringSetup;
@@ -24,7 +25,6 @@ use crate::start::claim;
 use crate::start::files;
 use crate::start::memory_need;
 use crate::start::privileges::Identity;
-use crate::start::sites;
 
 /// Slots that a ring is tried with.
 const SLOTS: u32 = 16;
@@ -37,9 +37,8 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let settings = &with_host_addresses(settings)?;
     let content = Content::check(settings)?;
     let identity = Identity::resolve(settings.user.as_ref())?;
-    // Dropped at once: the process that reads certificates has ended when this does.
-    load_tls(settings, &identity)?;
-    sites::load(settings)?;
+    // Dropped at once: the process that reads files has ended when this does.
+    open_files(settings, &identity)?.load_first()?;
     check_addresses(settings)?;
     let is_running = claim::is_locked(settings, &identity);
     MonitoringSetup::check(settings, is_running)?;

@@ -29,7 +29,6 @@ mod passthrough;
 pub(crate) mod privileges;
 mod probe;
 pub(crate) mod routes;
-pub(crate) mod sites;
 mod storage;
 mod worker_disk;
 mod worker_link;
@@ -64,13 +63,13 @@ use crate::run::signals::Signals;
 use crate::run::supervisor::{Supervisor, WorkerChannels, Workers};
 use crate::run::{self, Drive, Serving};
 use crate::settings::cidr::Cidr;
-use crate::settings::{Https, Limits, LinkChoice, MacSetting, Settings};
-use worker::tls::{Handshaker, Loaded};
+use crate::settings::{Limits, LinkChoice, MacSetting, Settings};
+use worker::tls::Handshaker;
 
 use crate::observe::trace::{PeerTrace, Peers};
+use crate::reload::files::OperatorFiles;
+use crate::reload::{self, Loaded, Loader};
 use crate::run::wall_clock;
-use crate::tls::{self, PemFiles};
-use ::sites::Sites;
 use worker::Worker;
 
 pub(crate) use checks::check;
@@ -114,9 +113,9 @@ struct StartupContext {
     signals: Signals,
     /// The user that serves.
     identity: Identity,
-    /// The TLS configuration, and the files it was loaded from.
-    tls: Option<(Loaded, tls::Source)>,
-    sites: Arc<Sites>,
+    /// What was read of the operator's files, and what reads them again.
+    loaded: Loaded,
+    files: reload::Source,
     monitoring: MonitoringSetup,
     /// Held to the end.
     locks: Locks,
@@ -140,8 +139,8 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
     signals.set_starting(true);
     let content = Content::open(settings, epoch.real)?;
     let identity = Identity::resolve(settings.user.as_ref())?;
-    let tls = load_tls(settings, &identity)?;
-    let sites = sites::load(settings)?;
+    let files = open_files(settings, &identity)?;
+    let loaded = files.load_first()?;
     check_addresses(settings)?;
     let owner = identity.new_owner();
     let monitoring = MonitoringSetup::open(settings, owner)?;
@@ -154,8 +153,8 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
         content,
         signals,
         identity,
-        tls,
-        sites,
+        loaded,
+        files,
         monitoring,
         locks,
     };
@@ -170,42 +169,30 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
     serve_on(links.for_workers(), settings, context)
 }
 
-/// Reads the certificates, if TLS is configured.
-fn load_tls(
-    settings: &Settings,
-    identity: &Identity,
-) -> Result<Option<(Loaded, tls::Source)>, Failure> {
-    let Some(https) = &settings.https else {
-        return Ok(None);
-    };
-    let source = tls::Source::new(https, pem_files(https, identity)?)?;
-    Ok(Some((source.load()?, source)))
-}
-
-/// What reads certificates and keys, also at a later SIGHUP: this process, or the reader process.
-fn pem_files(https: &Https, identity: &Identity) -> Result<PemFiles, Failure> {
+/// What reads the operator's files, also at a later SIGHUP: this process, or the reader process.
+fn open_files(settings: &Settings, identity: &Identity) -> Result<reload::Source, Failure> {
+    let paths = reload::Source::paths(settings);
     let start = || {
-        if !identity.loses_files()? {
-            return Ok(PemFiles::direct());
+        if paths.is_empty() || !identity.loses_files()? {
+            return Ok(OperatorFiles::direct());
         }
-        let files = https.pairs.iter();
-        let files = files.flat_map(|pair| [&pair.certificate.path, &pair.key.path]);
-        PemFiles::by_reader(files.cloned().collect(), identity)
+        OperatorFiles::by_reader(paths, identity)
     };
-    start().map_err(|error: io::Error| {
+    let files = start().map_err(|error: io::Error| {
         Failure::of_error(
             &error,
-            format!("a process to read certificates cannot be started: {error}"),
+            format!("a process to read files cannot be started: {error}"),
             "see that /proc is mounted and processes may be started",
         )
-    })
+    })?;
+    reload::Source::new(settings, files)
 }
 
-fn start_loader(source: tls::Source, loaded: &Loaded) -> Result<tls::Loader, Failure> {
-    tls::Loader::start(source, loaded).map_err(|error| {
+fn start_loader(source: reload::Source, loaded: &Loaded) -> Result<Loader, Failure> {
+    Loader::start(source, loaded).map_err(|error| {
         Failure::of_error(
             &error,
-            format!("the thread that reads certificates: {error}"),
+            format!("the thread that reads files: {error}"),
             "raise the limits of threads and of open files",
         )
     })
@@ -339,7 +326,7 @@ struct Parts {
     store: Store,
     conductor: session::Config,
     other_workers: u8,
-    tls: Option<Loaded>,
+    tls: Option<worker::tls::Loaded>,
     epoch: Epoch,
     outputs: Arc<Outputs>,
     trace_peers: Option<Peers>,
@@ -361,8 +348,8 @@ fn assemble(
         content,
         signals,
         identity,
-        tls,
-        sites,
+        loaded,
+        files,
         monitoring,
         locks: _locks,
     } = context;
@@ -390,19 +377,14 @@ fn assemble(
         slots = settings.limits.slots,
         zero_copy = %first.storage.zero_copy,
         objects_max = objects_max * settings.workers,
-        certificates = tls.as_ref().map_or(0, |(loaded, _)| loaded.certificates.count()),
+        certificates = loaded.tls.as_ref().map_or(0, |tls| tls.certificates.count()),
+        sites = loaded.site_count,
         aead_library = aead.map(|(_, text)| tracing::field::display(text)),
         user = identity.name(),
         "serving {}",
         settings.path.display()
     );
-    let (loaded, loader) = match tls {
-        Some((loaded, source)) => {
-            let loader = start_loader(source, &loaded)?;
-            (Some(loaded), Some(loader))
-        }
-        None => (None, None),
-    };
+    let loader = start_loader(files, &loaded)?;
     let content = content.start()?;
     let monitoring = monitoring.start(start_trace(settings, epoch)?)?;
     let monitoring = monitoring.with_links(link_infos(&opened, settings));
@@ -426,7 +408,7 @@ fn assemble(
         let parts = Parts {
             conductor: session::Config {
                 are_addresses_announced: is_first && !settings.is_address_shared,
-                sites: Arc::clone(&sites),
+                sites: Arc::clone(&loaded.sites),
                 ..conductor_config(settings, &limits, &worker.link, aead_library, seed)
             },
             other_workers: u8::try_from(settings.workers - 1)
@@ -434,7 +416,7 @@ fn assemble(
             link: worker.link,
             storage: worker.storage,
             store,
-            tls: loaded.clone(),
+            tls: loaded.tls.clone(),
             epoch,
             outputs: Arc::clone(monitoring.outputs()),
             trace_peers: settings.trace.as_ref().map(|trace| trace.peers),

@@ -3,19 +3,14 @@
 //! [`worker::tls`] does the handshakes. It refuses certificates and keys that clients could not use. No `Debug` and
 //! no log line here has a secret. Only `--log-tls-secrets` writes secrets, to the file that SSLKEYLOGFILE names.
 //!
-//! Bounds: [`worker::tls::CERTIFICATES_MAX`] certificates, [`PEM_BYTES_MAX`] a file.
+//! Bounds: [`worker::tls::CERTIFICATES_MAX`] certificates, [`FILE_BYTES_MAX`](crate::reload::files::FILE_BYTES_MAX) a file.
 
-mod files;
-mod loader;
 mod pairs;
 mod pem;
-pub(crate) mod reader;
 mod source;
 
-pub(crate) use files::PemFiles;
-pub(crate) use loader::Loader;
 pub(crate) use pairs::{NamedPath, PairPaths};
-pub(crate) use source::Source;
+pub(crate) use source::{Source, warn_of_times};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

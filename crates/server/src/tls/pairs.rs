@@ -7,7 +7,7 @@
 //! read is refused.
 //!
 //! The bytes of a key file are wiped as soon as they are parsed. AWS-LC holds the parsed key and
-//! wipes memory that it frees. Bound: [`PEM_BYTES_MAX`] a file.
+//! wipes memory that it frees. Bound: [`FILE_BYTES_MAX`] a file.
 
 use std::fmt;
 use std::io;
@@ -21,9 +21,9 @@ use rustls::{Error, InconsistentKeys};
 use worker::tls::Certificates;
 use zeroize::Zeroizing;
 
-use super::files::{PEM_BYTES_MAX, PemFiles};
 use super::pem::{KeySection, PemProblem, Sections};
 use crate::failure::Failure;
+use crate::reload::files::{FILE_BYTES_MAX, OperatorFiles};
 use crate::settings::Origin;
 
 /// A certificate (RFC 7468 s5.1), and what X.509's own tools once wrote.
@@ -63,7 +63,7 @@ pub(crate) struct PairPaths {
 ///
 /// # Errors
 /// The first file that is not what it must be, or does not belong to the other.
-pub(super) fn load(paths: &[PairPaths], files: &PemFiles) -> Result<Certificates, Failure> {
+pub(super) fn load(paths: &[PairPaths], files: &OperatorFiles) -> Result<Certificates, Failure> {
     let load = |paths: &PairPaths| {
         load_pair(paths, files).map(|pair| (pair, paths.certificate.to_string()))
     };
@@ -71,7 +71,7 @@ pub(super) fn load(paths: &[PairPaths], files: &PemFiles) -> Result<Certificates
     Ok(Certificates::new(pairs))
 }
 
-fn load_pair(paths: &PairPaths, files: &PemFiles) -> Result<CertifiedKey, Failure> {
+fn load_pair(paths: &PairPaths, files: &OperatorFiles) -> Result<CertifiedKey, Failure> {
     let chain = load_chain(&paths.certificate, files)?;
     let key = load_key(&paths.key, files)?;
     let pair = CertifiedKey::new(chain, key);
@@ -90,7 +90,10 @@ fn load_pair(paths: &PairPaths, files: &PemFiles) -> Result<CertifiedKey, Failur
     }
 }
 
-fn load_chain(file: &NamedPath, files: &PemFiles) -> Result<Vec<CertificateDer<'static>>, Failure> {
+fn load_chain(
+    file: &NamedPath,
+    files: &OperatorFiles,
+) -> Result<Vec<CertificateDer<'static>>, Failure> {
     let text = read(file, files)?;
     let (mut chain, mut has_key, mut has_pkcs7) = (Vec::new(), false, false);
     for section in Sections::of(&text) {
@@ -134,7 +137,7 @@ fn first_element(der: &[u8]) -> &[u8] {
     der.get(..der.len() - behind).unwrap_or(der)
 }
 
-fn load_key(file: &NamedPath, files: &PemFiles) -> Result<Arc<dyn SigningKey>, Failure> {
+fn load_key(file: &NamedPath, files: &OperatorFiles) -> Result<Arc<dyn SigningKey>, Failure> {
     let text = read(file, files)?;
     let (mut has_certificate, mut encrypted, mut unknown) = (false, false, false);
     for section in Sections::of(&text) {
@@ -211,12 +214,12 @@ fn has(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|place| place == part)
 }
 
-fn read(file: &NamedPath, files: &PemFiles) -> Result<Zeroizing<Vec<u8>>, Failure> {
+fn read(file: &NamedPath, files: &OperatorFiles) -> Result<Zeroizing<Vec<u8>>, Failure> {
     files
         .read_file(&file.path)
         .map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => Failure::refused(
-                format!("{file}: more than {PEM_BYTES_MAX} bytes"),
+                format!("{file}: more than {FILE_BYTES_MAX} bytes"),
                 "name a PEM file",
             ),
             _ => Failure::refused(

@@ -17,9 +17,9 @@ use rustls::{KeyLog, NoKeyLog};
 use tracing::warn;
 use worker::tls::{Certificates, Loaded, server_config};
 
-use super::files::PemFiles;
 use super::pairs::{self, PairPaths};
 use crate::failure::Failure;
+use crate::reload::files::OperatorFiles;
 use crate::settings::{Https, Origin};
 use crate::start::own_file::{self, Writes};
 
@@ -27,7 +27,7 @@ use crate::start::own_file::{self, Writes};
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
 
 /// Logs warnings about the validity of these certificates, by the wall clock.
-pub(super) fn warn_of_times(certificates: &Certificates) {
+pub(crate) fn warn_of_times(certificates: &Certificates) {
     // With a clock before 1970, all certificates count as not valid yet.
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -41,20 +41,17 @@ pub(super) fn warn_of_times(certificates: &Certificates) {
 /// session from before a SIGHUP can be resumed after it, but not after a restart.
 #[derive(Debug)]
 pub(crate) struct Source {
-    pairs: Vec<PairPaths>,
-    files: PemFiles,
     /// Keys change every six hours, and a ticket is taken for twelve at most.
     ticketer: Arc<dyn ProducesTickets>,
     key_log: Arc<dyn KeyLog>,
 }
 
 impl Source {
-    /// Looks at the environment if secrets are to be logged, and not otherwise. `files` reads the
-    /// certificates and keys, now and later.
+    /// Looks at the environment if secrets are to be logged, and not otherwise.
     ///
     /// # Errors
     /// Secrets are to be logged and cannot be.
-    pub(crate) fn new(https: &Https, files: PemFiles) -> Result<Self, Failure> {
+    pub(crate) fn new(https: &Https) -> Result<Self, Failure> {
         let ticketer = Ticketer::new().map_err(|error| {
             Failure::refused(
                 format!("keys for tickets: {error}"),
@@ -65,12 +62,7 @@ impl Source {
             Some(origin) => open_key_log(origin, env::var_os(KEY_LOG_VARIABLE).as_deref())?,
             None => Arc::new(NoKeyLog {}),
         };
-        Ok(Self {
-            pairs: https.pairs.clone(),
-            files,
-            ticketer,
-            key_log,
-        })
+        Ok(Self { ticketer, key_log })
     }
 
     /// Reads the certificates, as the files are now, and warns of those that clients refuse, or
@@ -78,8 +70,12 @@ impl Source {
     ///
     /// # Errors
     /// The first file that is not what it must be.
-    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
-        let certificates = Arc::new(pairs::load(&self.pairs, &self.files)?);
+    pub(crate) fn load(
+        &self,
+        pairs: &[PairPaths],
+        files: &OperatorFiles,
+    ) -> Result<Loaded, Failure> {
+        let certificates = Arc::new(pairs::load(pairs, files)?);
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Certificates>::clone(&certificates);
         let mut config = server_config(resolver)
             .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;

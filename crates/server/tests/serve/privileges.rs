@@ -312,7 +312,7 @@ fn keys_that_only_root_can_read_are_read_again_by_the_reader_process() {
         kill("-INT", id);
     }
     atlas.signal(libc::SIGHUP);
-    atlas.stderr_line("the certificates are read again");
+    atlas.stderr_line("the files are read again");
     assert!(ask("b.example") == bytes);
 
     fs::remove_file(keys.path().join("key.pem")).unwrap();
@@ -341,10 +341,10 @@ fn certificates_are_read_again_after_a_process_that_reads_them_was_killed() {
             assert_gone(first);
         } else {
             kill("-KILL", second);
-            atlas.stderr_line("read-certificates: ended by signal 9, started again (1 of 16)");
+            atlas.stderr_line("read-files: ended by signal 9, started again (1 of 16)");
         }
         atlas.signal(libc::SIGHUP);
-        atlas.stderr_line("the certificates are read again");
+        atlas.stderr_line("the files are read again");
         let reading = if is_first { second } else { only_child(first) };
         stop(atlas);
         [first, reading].into_iter().for_each(assert_gone);

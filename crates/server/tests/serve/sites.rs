@@ -123,6 +123,32 @@ fn rules_of_a_site_redirect_refuse_and_let_listed_origins_read() {
 }
 
 #[test]
+fn sighup_changes_sites_for_requests_that_follow() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, config) = lay_out();
+    let words = ["--config", config.to_str().unwrap(), "--user", "nobody"];
+    let mut atlas = Atlas::start(&lab, &directory.path().join("site"), &words);
+    atlas.ready();
+    let status = || fetch(&lab, "video.example", "/raw/a.bin", &[])[9..12].to_owned();
+    assert_eq!(status(), "403");
+    let open = CONFIG.replace("deny", "allow");
+    let open = open.replace("KEYS", directory.path().join("keys").to_str().unwrap());
+    // Readable by root only, as it may be.
+    std::fs::write(&config, format!("slots = 1024\n{open}")).unwrap();
+    super::set_mode(&config, 0o600);
+    atlas.signal(libc::SIGHUP);
+    atlas.stderr_line("new values of these wait for a restart: slots");
+    assert_eq!(status(), "200");
+    std::fs::write(&config, "[[site]]\nnams = [\"a\"]\n").unwrap();
+    atlas.signal(libc::SIGHUP);
+    let line = atlas.stderr_line("SIGHUP: nothing is changed");
+    assert!(line.contains("line 2: unknown field `nams`"), "{line}");
+    assert_eq!(status(), "200");
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
 fn links_signed_by_the_documents_signers_open_what_they_say() {
     let Some(lab) = Lab::new() else { return };
     let (directory, config) = lay_out();

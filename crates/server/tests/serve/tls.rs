@@ -138,7 +138,7 @@ fn sighup_reads_certificates_again_and_bad_ones_change_nothing() {
     certificates.renew(NAMES[0], &KeyPair::generate().unwrap());
     assert!(curl(&lab, &ask(NAMES[0], &old), &[]) == bytes);
     atlas.signal(libc::SIGHUP);
-    atlas.stderr_line("the certificates are read again");
+    atlas.stderr_line("the files are read again");
     assert!(curl(&lab, &ask(NAMES[0], &file), &[]) == bytes);
     let words = ask(NAMES[0], &old);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -148,7 +148,7 @@ fn sighup_reads_certificates_again_and_bad_ones_change_nothing() {
     );
     fs::remove_file(certificates.path(NAMES[1], "key")).unwrap();
     atlas.signal(libc::SIGHUP);
-    let line = atlas.stderr_line("the old certificates stay");
+    let line = atlas.stderr_line("SIGHUP: nothing is changed");
     assert!(
         line.contains("ERROR") && line.contains("b.example.key: No such file"),
         "{line}"
@@ -191,7 +191,7 @@ fn sighup_drops_no_connection() {
     let mut client = begun(&lab, &certificates.path(NAMES[0], "cert"));
     certificates.renew(NAMES[0], &KeyPair::generate().unwrap());
     atlas.signal(libc::SIGHUP);
-    atlas.stderr_line("the certificates are read again");
+    atlas.stderr_line("the files are read again");
     let mut reply = Vec::new();
     client.read_to_end(&mut reply).unwrap();
     assert!(reply.ends_with(&bytes), "{} bytes came", reply.len());

@@ -47,9 +47,11 @@ mod transmit;
 mod transmit_queues;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use clock::{Duration, Instant, earlier};
 use memory::Arena;
+use sites::Sites;
 use wire::{Ecn, Path, TcpRepr};
 
 use crate::address::Defense;
@@ -217,6 +219,11 @@ impl Conductor {
     /// An object one use of which has ended.
     pub fn poll_released(&mut self) -> Option<ObjectHandle> {
         self.released.pop()
+    }
+
+    /// Requests that are answered from now on are decided by these.
+    pub fn set_sites(&mut self, sites: Arc<Sites>) {
+        self.config.sites = sites;
     }
 
     /// Sets the wall clock, Unix seconds. It may jump forwards or backwards by any amount. It is

@@ -1,8 +1,8 @@
 //! Signed links: whether a request carries the proof that its path may be served to it now.
 //!
-//! Two forms. A **token** ([`token`]) is signed by HMAC-SHA-256, allows all paths of a pattern until it expires, and
+//! Two forms. A **token** (`token.rs`) is signed by HMAC-SHA-256, allows all paths of a pattern until it expires, and
 //! is in the query, at the front of the path, or in a cookie, so that the links of a playlist need none of their
-//! own. A **secure link** ([`secure_link`]) is nginx's: an MD5 hash of the path, in the query.
+//! own. A **secure link** (`secure_link.rs`) is nginx's: an MD5 hash of the path, in the query.
 //!
 //! Every key is tried: of two, the new one signs and the old one is known until its last link has expired.
 //! Digests are compared in constant time; what a link allows is looked at only if its digest is right.

@@ -39,8 +39,8 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 15] = [
     (
         "worker",
         &[
-            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "store",
-            "tcp", "wire",
+            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "sites",
+            "store", "tcp", "wire",
         ],
     ),
     (

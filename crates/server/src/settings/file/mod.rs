@@ -4,6 +4,7 @@
 //! where it is kept. Bounded by the file, which is read whole.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
@@ -13,7 +14,7 @@ use super::table::FileConfig;
 use crate::failure::Failure;
 
 /// A certificate and its key, as the file names them.
-#[derive(Clone, Debug, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CertificateTable {
     /// PEM file of the chain.
@@ -168,8 +169,16 @@ impl FileConfig {
     /// # Errors
     /// When it cannot be read, is no TOML, or has a key or type that it should not have.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        Self::of_text(path, std::fs::read_to_string(path))
+    }
+
+    /// As [`FileConfig::read`], of what was read at `path`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn of_text(path: &Path, text: io::Result<String>) -> Result<Self, Failure> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = text.map_err(|error| {
             Failure::refused(
                 format!("--config {shown}: {error}"),
                 "name a readable TOML file, or leave --config out",

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 macro_rules! table {
     ($(#[$about:meta])+ $name:ident { $($key:ident: $type:ty, $unit:literal, $range:literal, $meaning:literal;)+ }) => {
         $(#[$about])+
-        #[derive(Clone, Debug, Default, serde::Deserialize)]
+        #[derive(Clone, PartialEq, Debug, Default, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
             $($key: Option<$type>,)+
@@ -134,7 +134,7 @@ pub(crate) fn documentation() -> String {
 }
 
 /// Pages of which origins may read replies, as written.
-#[derive(Clone, Debug, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, serde::Deserialize)]
 #[serde(untagged, expecting = "expected true, false or a list of origins")]
 enum CorsChoice {
     Switch(bool),
@@ -548,6 +548,13 @@ pub(crate) fn compile(
         let place = place.expect("invariant: without sites there is no pattern");
         place.refuse(problem, "write names of hosts and globs")
     })
+}
+
+impl SiteSettings {
+    /// The files of its links' keys.
+    pub(crate) fn key_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.links.iter().map(|link| &link.file)
+    }
 }
 
 impl LinkSettings {

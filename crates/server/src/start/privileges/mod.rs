@@ -4,7 +4,7 @@
 //! So everything that needs a privilege is opened at start, and then the process becomes an
 //! ordinary user without any capability, before it parses the first frame from the network
 //! (decision 9). A separate process reads files that need more rights later: see
-//! [`crate::tls::reader`].
+//! [`crate::reload::reader`].
 //!
 //! It refuses to drop privileges in part: the result is read back from the kernel, and a process with
 //! a second thread is refused, because user and capabilities belong to a thread. Bounds: a fixed list

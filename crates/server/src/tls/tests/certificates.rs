@@ -11,10 +11,10 @@ use rustls::{ClientConnection, ServerConfig, ServerConnection};
 use tempfile::TempDir;
 
 use super::{ECDSA_KEY, NAME, RSA_KEY, certificate_pem, certificate_until, client};
+use crate::reload::files::{FILE_BYTES_MAX, OperatorFiles};
 use crate::settings::{Https, Origin};
-use crate::tls::files::PEM_BYTES_MAX;
 use crate::tls::pairs::load;
-use crate::tls::{NamedPath, PairPaths, PemFiles, Source};
+use crate::tls::{NamedPath, PairPaths, Source};
 
 /// Of 1024 bits, for tests only.
 const RSA_PSS_KEY: &str = "\
@@ -36,25 +36,25 @@ k5BGpmmOpRw=
 -----END PRIVATE KEY-----";
 
 /// A directory with files in it.
-pub(super) struct Files(TempDir);
+pub(crate) struct Files(TempDir);
 
 impl Files {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(TempDir::new().unwrap())
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    pub(super) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, text).unwrap();
         path
     }
 
     /// The pair as the flags would name it.
-    pub(super) fn pair(&self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> PairPaths {
+    pub(crate) fn pair(&self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> PairPaths {
         pair(
             self.write("cert.pem", certificate),
             self.write("key.pem", key),
@@ -68,7 +68,7 @@ impl Files {
     }
 
     fn refusal_of(&self, pair: &PairPaths) -> String {
-        let refusal = load(std::slice::from_ref(pair), &PemFiles::direct()).unwrap_err();
+        let refusal = load(std::slice::from_ref(pair), &OperatorFiles::direct()).unwrap_err();
         let directory = format!("{}/", self.0.path().display());
         refusal.to_string().replace(&directory, "")
     }
@@ -87,11 +87,11 @@ fn pair(certificate: PathBuf, key: PathBuf) -> PairPaths {
     }
 }
 
-pub(super) fn good_certificate() -> String {
+pub(crate) fn good_certificate() -> String {
     certificate_pem(&[NAME], &ECDSA_KEY)
 }
 
-pub(super) fn good_key() -> String {
+pub(crate) fn good_key() -> String {
     ECDSA_KEY.serialize_pem()
 }
 
@@ -107,7 +107,7 @@ fn a_pair_is_read_also_from_one_file_and_with_a_chain() {
         files.pair(&all, &all),
         files.pair(&other, RSA_KEY.serialize_pem()),
     ] {
-        assert_eq!(load(&[pair], &PemFiles::direct()).unwrap().count(), 1);
+        assert_eq!(load(&[pair], &OperatorFiles::direct()).unwrap().count(), 1);
     }
 }
 
@@ -194,7 +194,7 @@ fn each_problem_of_a_key_has_its_remedy() {
 /// How many certificates are sent of a file with that in it.
 fn chain_length(files: &Files, certificate: impl AsRef<[u8]>) -> usize {
     let pair = files.pair(certificate, good_key());
-    let certificates = load(&[pair], &PemFiles::direct()).unwrap();
+    let certificates = load(&[pair], &OperatorFiles::direct()).unwrap();
     certificates.choose(None, &[]).unwrap().cert.len()
 }
 
@@ -213,7 +213,7 @@ fn a_chain_joined_without_line_ends_or_with_byte_order_marks_is_whole() {
     let key = format!("{}\u{feff}{}", own.trim_end(), good_key());
     for key in [format!("\u{feff}{}", good_key()), key] {
         let pair = files.pair(&own, key);
-        assert!(load(&[pair], &PemFiles::direct()).is_ok());
+        assert!(load(&[pair], &OperatorFiles::direct()).is_ok());
     }
 }
 
@@ -271,7 +271,7 @@ fn certificates_under_their_older_labels_are_read() {
         "-----BEGIN TRUSTED CERTIFICATE-----\n{base64}\n-----END TRUSTED CERTIFICATE-----\n"
     );
     let pair = files.pair(trusted, good_key());
-    let certificates = load(&[pair], &PemFiles::direct()).unwrap();
+    let certificates = load(&[pair], &OperatorFiles::direct()).unwrap();
     assert_eq!(certificates.choose(None, &[]).unwrap().cert, [der]);
 }
 
@@ -361,7 +361,7 @@ fn an_incomplete_chain_is_warned_of() {
     let warnings = |chain: &[&String]| -> Vec<String> {
         let chain: Vec<&str> = chain.iter().map(|pem| pem.as_str()).collect();
         let pair = files.pair(chain.concat(), good_key());
-        let certificates = load(&[pair], &PemFiles::direct()).unwrap();
+        let certificates = load(&[pair], &OperatorFiles::direct()).unwrap();
         let directory = format!("{}/", files.0.path().display());
         let warnings = certificates.chain_warnings().into_iter();
         warnings
@@ -419,14 +419,14 @@ fn a_key_of_another_certificate_is_refused() {
 fn a_file_has_a_greatest_size() {
     let files = Files::new();
     let certificate = good_certificate();
-    let fill = PEM_BYTES_MAX - certificate.len();
+    let fill = FILE_BYTES_MAX - certificate.len();
     let largest = certificate + &"\n".repeat(fill);
     let good = files.pair(&largest, good_key());
-    assert!(load(&[good], &PemFiles::direct()).is_ok());
+    assert!(load(&[good], &OperatorFiles::direct()).is_ok());
     let refusal = files.refusal(largest + "\n", good_key());
     assert_eq!(
         refusal,
-        "--cert cert.pem: more than 1048576 bytes; name a PEM file"
+        "--cert cert.pem: more than 4194304 bytes; name a PEM file"
     );
     let device = pair("/dev/zero".into(), "/dev/null".into());
     assert!(files.refusal_of(&device).contains("more than"));
@@ -456,8 +456,8 @@ fn https(pairs: Vec<PairPaths>) -> Https {
     }
 }
 
-pub(super) fn source_of(pair: PairPaths) -> Source {
-    Source::new(&https(vec![pair]), PemFiles::direct()).unwrap()
+fn source() -> Source {
+    Source::new(&https(Vec::new())).unwrap()
 }
 
 /// Whether a session was resumed, and the certificate that the client got.
@@ -493,18 +493,20 @@ fn certificate_served(
 #[test]
 fn reloaded_certificates_keep_tickets_valid() {
     let files = Files::new();
-    let source = source_of(files.pair(good_certificate(), good_key()));
+    let pairs = [files.pair(good_certificate(), good_key())];
+    let source = source();
+    let load = || source.load(&pairs, &OperatorFiles::direct());
     let trusting = client();
-    let (is_resumed, first) = certificate_served(source.load().unwrap().config, &trusting);
+    let (is_resumed, first) = certificate_served(load().unwrap().config, &trusting);
     assert!(!is_resumed);
     files.pair(certificate_pem(&[NAME], &RSA_KEY), RSA_KEY.serialize_pem());
-    let renewed = source.load().unwrap().config;
+    let renewed = load().unwrap().config;
     assert!(certificate_served(Arc::clone(&renewed), &trusting).0);
     let (is_resumed, second) = certificate_served(renewed, &client());
     assert!(!is_resumed && first != second);
     // A file that is gone changes nothing about what was read before.
     fs::remove_file(files.0.path().join("key.pem")).unwrap();
-    let refusal = source.load().unwrap_err().to_string();
+    let refusal = load().unwrap_err().to_string();
     assert!(refusal.starts_with("--key "), "{refusal}");
 }
 
@@ -520,7 +522,7 @@ fn certificates_that_clients_refuse_or_will_soon_are_named() {
         },
         ..long.clone()
     };
-    let certificates = load(&[long, chained], &PemFiles::direct()).unwrap();
+    let certificates = load(&[long, chained], &OperatorFiles::direct()).unwrap();
     // What is behind the server's own counts too: clients refuse the chain.
     let end_of_issuer = 1_924_992_000;
     assert_eq!(certificates.earliest_end(), Some(end_of_issuer));
@@ -544,8 +546,10 @@ fn certificates_that_clients_refuse_or_will_soon_are_named() {
 #[test]
 fn secrets_are_not_logged_unless_asked_for() {
     let files = Files::new();
-    let source = source_of(files.pair(good_certificate(), good_key()));
-    let config = source.load().unwrap().config;
+    let pairs = [files.pair(good_certificate(), good_key())];
+    let source = source();
+    let load = || source.load(&pairs, &OperatorFiles::direct());
+    let config = load().unwrap().config;
     assert!(!config.key_log.will_log("CLIENT_TRAFFIC_SECRET_0"));
     let words = format!("{source:?} {config:?}");
     let key = good_key();

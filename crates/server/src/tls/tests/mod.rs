@@ -1,7 +1,6 @@
 //! Files of certificates and keys, made here.
 
-mod certificates;
-mod loader;
+pub(crate) mod certificates;
 
 use std::sync::{Arc, LazyLock};
 

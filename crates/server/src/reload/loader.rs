@@ -1,9 +1,9 @@
-//! Certificates read again while serving, by a separate thread.
+//! Files read again while serving, by a separate thread.
 //!
-//! A file may be on a slow disk or one that hangs, and parsing a chain and its keys takes a
-//! millisecond: the worker, and with it all clients, must not wait for that. The worker sends a
-//! request, goes on, and takes the result when it is ready. This thread also drops old
-//! configurations, once the last handshake that uses them is over.
+//! A file may be on a slow disk or one that hangs, and parsing a chain and its keys, or thousands of rules, takes
+//! milliseconds: the workers, and with them all clients, must not wait for that. The supervisor sends a
+//! request, goes on, and passes the result to the workers when it is ready. This thread also drops what was loaded
+//! before, once no handshake and no worker uses it.
 //!
 //! It refuses to queue: requests that come while it reads are one request. Bounds: one waiting
 //! request; the thread ends with the server.
@@ -16,20 +16,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustls::ServerConfig;
 use tracing::error;
-use worker::tls::{Certificates, Loaded};
 
-use super::source::{Source, warn_of_times};
+use super::{Loaded, Source};
+use crate::tls::warn_of_times;
 
 /// How often the times of the certificates are looked at while serving.
 const TIMES_CHECK_EVERY: Duration = Duration::from_hours(24);
-/// How often it is looked whether the last handshake with old certificates is over.
+/// How often it is looked whether what was loaded before is still used.
 const RETIRED_CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Longest wait for the thread at the end: it may be reading from a disk that hangs.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The worker's end of the thread.
+/// The supervisor's end of the thread.
 #[derive(Debug)]
 pub(crate) struct Loader {
     /// Holds one request. `None` while this is dropped.
@@ -48,10 +47,8 @@ struct Thread {
     requests: Receiver<()>,
     results: SyncSender<Loaded>,
     wake: UnixStream,
-    certificates: Arc<Certificates>,
-    /// Every configuration that may still be in use, the newest last: none of them ends anywhere
-    /// but here.
-    configs: Vec<Arc<ServerConfig>>,
+    /// Everything that may still be in use, the newest last: nothing of it ends anywhere but here.
+    loaded: Vec<Loaded>,
 }
 
 impl Loader {
@@ -71,11 +68,10 @@ impl Loader {
             requests: asked,
             results: made,
             wake: waker,
-            certificates: Arc::clone(&loaded.certificates),
-            configs: vec![Arc::clone(&loaded.config)],
+            loaded: vec![loaded.clone()],
         };
         thread::Builder::new()
-            .name("atlas-tls".into())
+            .name("atlas-reload".into())
             .spawn(move || {
                 thread.run();
                 drop(end);
@@ -91,7 +87,7 @@ impl Loader {
     /// Has the files read again. While they are being read, one request more is kept.
     pub(crate) fn request(&self) {
         // Full: what waits already will read the files as they are now. Gone: the thread logs
-        // nothing, and the old certificates stay.
+        // nothing, and what was loaded stays.
         if let Some(requests) = &self.requests {
             let _ = requests.try_send(());
         }
@@ -109,7 +105,7 @@ impl Loader {
         self.wake.as_fd()
     }
 
-    /// Forgets what woke the worker. Called before [`Loader::poll`].
+    /// Forgets what woke the supervisor. Called before [`Loader::poll`].
     pub(crate) fn drain(&self) {
         let mut bytes = [0_u8; 16];
         while matches!((&self.wake).read(&mut bytes), Ok(count) if count == bytes.len()) {}
@@ -131,7 +127,7 @@ impl Thread {
         let mut times_checked = Instant::now();
         loop {
             let next_check = TIMES_CHECK_EVERY.saturating_sub(times_checked.elapsed());
-            let wait = match self.configs.len() {
+            let wait = match self.loaded.len() {
                 0 | 1 => next_check,
                 _ => next_check.min(RETIRED_CHECK_EVERY),
             };
@@ -147,7 +143,10 @@ impl Thread {
             }
             self.drop_retired();
             if times_checked.elapsed() >= TIMES_CHECK_EVERY {
-                warn_of_times(&self.certificates);
+                let tls = self.loaded.last().and_then(|loaded| loaded.tls.as_ref());
+                if let Some(tls) = tls {
+                    warn_of_times(&tls.certificates);
+                }
                 times_checked = Instant::now();
             }
         }
@@ -158,26 +157,27 @@ impl Thread {
         let loaded = match self.source.load() {
             Ok(loaded) => loaded,
             Err(failure) => {
-                error!("SIGHUP: the old certificates stay: {failure}");
+                error!("SIGHUP: nothing is changed: {failure}");
                 return true;
             }
         };
-        self.certificates = Arc::clone(&loaded.certificates);
-        self.configs.push(Arc::clone(&loaded.config));
+        self.loaded.push(loaded.clone());
         let is_taken = self.results.send(loaded).is_ok();
         // A full pipe wakes as well.
         let _ = (&self.wake).write(&[0]);
         is_taken
     }
 
-    /// Drops configurations, and their keys, that no handshake uses any more.
+    /// Drops configurations, and their keys, that no handshake uses any more, and sites that no worker uses.
     fn drop_retired(&mut self) {
-        let newest = self.configs.len() - 1;
+        let newest = self.loaded.len() - 1;
         let mut place = 0;
-        self.configs.retain(|config| {
+        self.loaded.retain(|loaded| {
             let is_newest = place == newest;
             place += 1;
-            is_newest || Arc::strong_count(config) > 1
+            let tls = loaded.tls.as_ref();
+            let is_handshaking = tls.is_some_and(|tls| Arc::strong_count(&tls.config) > 1);
+            is_newest || is_handshaking || Arc::strong_count(&loaded.sites) > 1
         });
     }
 }

@@ -1,6 +1,6 @@
-//! Reads the files of certificates and keys, in this process or through the reader process.
+//! Reads the operator's files: configuration, certificates and keys, in this process or through the reader process.
 //!
-//! It refuses files larger than [`PEM_BYTES_MAX`], and leaves no copy of a key behind: the one
+//! It refuses files larger than [`FILE_BYTES_MAX`], and leaves no copy of a key behind: the one
 //! buffer a file is read into never grows, and is wiped when it is dropped.
 
 use std::fs::File;
@@ -12,17 +12,17 @@ use zeroize::Zeroizing;
 use super::reader::Reader;
 use crate::start::privileges::Identity;
 
-/// Most bytes of a PEM file. A chain of certificates has some thousand.
-pub(crate) const PEM_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a file. A chain of certificates has some thousand, 200 sites with 20 rules each some hundred thousand.
+pub(crate) const FILE_BYTES_MAX: usize = 4 << 20;
 
 /// Who reads the files.
 #[derive(Debug)]
-pub(crate) struct PemFiles {
+pub(crate) struct OperatorFiles {
     /// `None`: this process.
     reader: Option<Reader>,
 }
 
-impl PemFiles {
+impl OperatorFiles {
     /// This process reads them itself, with the rights it has at the time.
     #[must_use]
     pub(crate) const fn direct() -> Self {
@@ -44,7 +44,7 @@ impl PemFiles {
     /// The bytes of a file; may wait for the disk.
     ///
     /// # Errors
-    /// What the kernel said, or [`io::ErrorKind::FileTooLarge`] beyond [`PEM_BYTES_MAX`].
+    /// What the kernel said, or [`io::ErrorKind::FileTooLarge`] beyond [`FILE_BYTES_MAX`].
     pub(crate) fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
         match &self.reader {
             Some(reader) => reader.read_file(path),
@@ -56,11 +56,11 @@ impl PemFiles {
 /// One byte more than allowed at most: who names a device by mistake is told so at once.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     // With room for one byte more, `read_to_end` sees the end without growing.
-    let mut text = Zeroizing::new(Vec::with_capacity(PEM_BYTES_MAX + 2));
+    let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX + 2));
     let file = File::open(path)?;
-    let limit = PEM_BYTES_MAX as u64 + 1;
+    let limit = FILE_BYTES_MAX as u64 + 1;
     file.take(limit).read_to_end(&mut text)?;
-    if text.len() > PEM_BYTES_MAX {
+    if text.len() > FILE_BYTES_MAX {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(text)
@@ -68,19 +68,19 @@ pub(super) fn read_bounded(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PEM_BYTES_MAX, PemFiles};
+    use super::{FILE_BYTES_MAX, OperatorFiles};
     use std::io::ErrorKind;
 
     #[test]
     fn a_file_larger_than_pem_bytes_max_is_refused() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("chain.pem");
-        let files = PemFiles::direct();
-        for bytes in [0, PEM_BYTES_MAX] {
+        let files = OperatorFiles::direct();
+        for bytes in [0, FILE_BYTES_MAX] {
             std::fs::write(&path, vec![b'x'; bytes]).unwrap();
             assert_eq!(files.read_file(&path).unwrap().len(), bytes);
         }
-        std::fs::write(&path, vec![b'x'; PEM_BYTES_MAX + 1]).unwrap();
+        std::fs::write(&path, vec![b'x'; FILE_BYTES_MAX + 1]).unwrap();
         let error = files.read_file(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
         let endless = files.read_file("/dev/zero".as_ref()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Separate processes that read certificates and keys for a server that has dropped the right to.
+//! Separate processes that read configuration, certificates and keys for a server that has dropped the right to.
 //!
 //! Keys are readable by root only, and SIGHUP reads them again; but the server is an ordinary user by
 //! then. So a second process is started before privileges are dropped. It becomes the same user and
@@ -9,7 +9,7 @@
 //! other, and after a file system that hung for a time files are read again.
 //!
 //! It refuses to read anything but the files named at its start: a request is an index into them.
-//! Bounds: [`PEM_BYTES_MAX`] a file, ten seconds an answer, [`RESTARTS_MAX`] restarts, a dozen descriptors.
+//! Bounds: [`FILE_BYTES_MAX`] a file, ten seconds an answer, [`RESTARTS_MAX`] restarts, a dozen descriptors.
 //! Both end when the server ends, in whatever way, because that closes its socket.
 //!
 //! ```text
@@ -40,13 +40,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use tracing::Level;
 use zeroize::Zeroizing;
 
-use super::files::{PEM_BYTES_MAX, read_bounded};
+use super::files::{FILE_BYTES_MAX, read_bounded};
 use crate::failure::Failure;
 use crate::observe::log;
 use crate::start::privileges::{self, Account, Identity};
 
 /// The hidden command that is this process.
-pub(crate) const COMMAND: &str = "read-certificates";
+pub(crate) const COMMAND: &str = "read-files";
 /// The server itself, whatever became of its file.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Longest wait for a file. Longer than any disk takes; a network's file system may hang.
@@ -119,7 +119,8 @@ impl Reader {
     pub(super) fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
         let index = self.paths.iter().position(|known| known == path);
         let index = index.and_then(|index| u16::try_from(index).ok());
-        let index = index.ok_or(io::ErrorKind::InvalidInput)?;
+        let unknown = || io::Error::other("not one of the files that were named at start: restart");
+        let index = index.ok_or_else(unknown)?;
         let mut answer = self.ask(index);
         if matches!(&answer, Err(error) if error.kind() == io::ErrorKind::UnexpectedEof) {
             // It was killed while it read. Another is started.
@@ -131,7 +132,7 @@ impl Reader {
                     "not read within {} s: does its file system answer?",
                     ANSWER_TIME_MAX.as_secs()
                 )),
-                _ => io::Error::other("the process that reads certificates is gone: restart"),
+                _ => io::Error::other("the process that reads files is gone: restart"),
             })
         })
     }
@@ -187,7 +188,7 @@ fn receive_answer(answers: &mut UnixStream) -> io::Result<io::Result<Zeroizing<V
         return Ok(Err(io::Error::from_raw_os_error(errno)));
     }
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    if length > PEM_BYTES_MAX {
+    if length > FILE_BYTES_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = Zeroizing::new(vec![0; length]);
@@ -349,7 +350,7 @@ fn errno_of(error: &io::Error) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::{
-        PEM_BYTES_MAX, Reader, answer, answer_all, receive_answer, receive_request, send_request,
+        FILE_BYTES_MAX, Reader, answer, answer_all, receive_answer, receive_request, send_request,
     };
     use std::io::{self, ErrorKind, Read as _, Write as _};
     use std::os::unix::net::UnixStream;
@@ -370,7 +371,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let paths = ["a", "b", "missing"].map(|name| directory.path().join(name));
         let (reader, thread) = reader(&paths);
-        for (bytes, fill) in [(0, b'0'), (1, b'1'), (PEM_BYTES_MAX, b'2')] {
+        for (bytes, fill) in [(0, b'0'), (1, b'1'), (FILE_BYTES_MAX, b'2')] {
             std::fs::write(&paths[0], vec![fill; bytes]).unwrap();
             std::fs::write(&paths[1], b"other").unwrap();
             let read = reader.read_file(&paths[0]).unwrap();
@@ -386,7 +387,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let paths = ["a", "large", "missing"].map(|name| directory.path().join(name));
         std::fs::write(&paths[0], b"a").unwrap();
-        std::fs::write(&paths[1], vec![b'x'; PEM_BYTES_MAX + 1]).unwrap();
+        std::fs::write(&paths[1], vec![b'x'; FILE_BYTES_MAX + 1]).unwrap();
         let (reader, _thread) = reader(&paths);
         let kind = |path: &PathBuf| reader.read_file(path).unwrap_err().kind();
         assert_eq!(kind(&paths[1]), ErrorKind::FileTooLarge);
@@ -401,7 +402,10 @@ mod tests {
         std::fs::write(&other, b"secret").unwrap();
         let (reader, _thread) = reader(std::slice::from_ref(&named));
         let error = reader.read_file(&other).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(
+            error.to_string().contains("not one of the files"),
+            "{error}"
+        );
         // A server that was taken over asks as it likes.
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || answer_all(&theirs, &[named]));
@@ -450,7 +454,7 @@ mod tests {
     #[test]
     fn an_answer_beyond_the_length_limit_is_refused() {
         let (mut answers, mut theirs) = UnixStream::pair().unwrap();
-        let length = u32::try_from(PEM_BYTES_MAX + 1).unwrap();
+        let length = u32::try_from(FILE_BYTES_MAX + 1).unwrap();
         let words = [0u32.to_be_bytes(), length.to_be_bytes()].concat();
         theirs.write_all(&words).unwrap();
         let error = receive_answer(&mut answers).unwrap_err();

@@ -1,0 +1,131 @@
+//! What is read again at SIGHUP while serving: the configuration file, certificates and keys.
+//!
+//! All of it is checked before any of it is used: else nothing changes. Of the file, [`RELOADED`] is used by requests
+//! and handshakes that begin from then on; other keys are told, and wait for a restart.
+//!
+//! It refuses files that were not named at start, if the server has dropped the right to read them (decision 9).
+//! Bounds: [`files::FILE_BYTES_MAX`] a file.
+
+pub(crate) mod files;
+mod loader;
+pub(crate) mod reader;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sites::Sites;
+
+use crate::failure::Failure;
+use crate::settings::sites::compile;
+use crate::settings::{FileConfig, Settings};
+use crate::tls;
+use files::OperatorFiles;
+pub(crate) use loader::Loader;
+
+/// Keys of the configuration file that a change of needs no restart.
+pub(crate) const RELOADED: [&str; 7] = [
+    "cache_control",
+    "certificate",
+    "cors",
+    "header",
+    "hidden_files",
+    "site",
+    "types",
+];
+
+/// What was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    /// `None`: nothing is served over TLS.
+    pub tls: Option<worker::tls::Loaded>,
+    /// Which reply a request gets.
+    pub sites: Arc<Sites>,
+    /// How many sites the operator has named.
+    pub site_count: usize,
+    /// Keys whose new values wait for a restart.
+    pub waiting: Vec<&'static str>,
+}
+
+/// What it is read from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    settings: Settings,
+    files: OperatorFiles,
+    tls: Option<tls::Source>,
+}
+
+impl Source {
+    /// For a server with these settings. `files` reads now and later.
+    ///
+    /// # Errors
+    /// As [`tls::Source::new`].
+    pub(crate) fn new(settings: &Settings, files: OperatorFiles) -> Result<Self, Failure> {
+        let tls = settings.https.as_ref().map(tls::Source::new).transpose()?;
+        Ok(Self {
+            settings: settings.clone(),
+            files,
+            tls,
+        })
+    }
+
+    /// The files that are read, now and at SIGHUP.
+    #[must_use]
+    pub(crate) fn paths(settings: &Settings) -> Vec<PathBuf> {
+        let pairs = settings.https.iter().flat_map(|https| &https.pairs);
+        let pairs = pairs.flat_map(|pair| [&pair.certificate.path, &pair.key.path]);
+        let config = settings.source.args.config.iter();
+        let keys = settings.sites.iter().flat_map(|site| site.key_files());
+        let mut paths: Vec<PathBuf> = config.chain(pairs).chain(keys).cloned().collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+    }
+
+    /// What the settings of the start lead to.
+    ///
+    /// # Errors
+    /// The first file that is not what it must be.
+    pub(crate) fn load_first(&self) -> Result<Loaded, Failure> {
+        self.load_with(&self.settings)
+    }
+
+    /// The same, with the configuration file as it is now.
+    ///
+    /// # Errors
+    /// The first setting or file that is not what it must be.
+    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
+        let args = &self.settings.source.args;
+        let Some(path) = &args.config else {
+            return self.load_first();
+        };
+        let text = self.files.read_file(path).and_then(|bytes| {
+            String::from_utf8(bytes.to_vec()).map_err(|_| std::io::ErrorKind::InvalidData.into())
+        });
+        let file = FileConfig::of_text(path, text)?;
+        let settings = Settings::merge(args.clone(), file)?;
+        let mut waiting = self.settings.source.file.differing(&settings.source.file);
+        waiting.retain(|key| !RELOADED.contains(key));
+        Ok(Loaded {
+            waiting,
+            ..self.load_with(&settings)?
+        })
+    }
+
+    fn load_with(&self, settings: &Settings) -> Result<Loaded, Failure> {
+        let sites = compile(settings, |link| {
+            let text = self.files.read_file(link.file());
+            link.parse_keys(&text.map_err(|error| link.refuse_file(&error))?)
+        })?;
+        let https = self.tls.as_ref().zip(settings.https.as_ref());
+        let tls = https.map(|(source, https)| source.load(&https.pairs, &self.files));
+        Ok(Loaded {
+            tls: tls.transpose()?,
+            sites: Arc::new(sites),
+            site_count: settings.sites.len(),
+            waiting: Vec::new(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
