@@ -148,7 +148,7 @@ fn help_has_units_defaults_and_examples() {
         "Signals:",
         "SIGUSR1",
         "SIGHUP read --config, certificates",
-        "Nothing else is read again",
+        "nothing changes",
         "CAP_NET_ADMIN",
         "setcap",
         "Examples:",
