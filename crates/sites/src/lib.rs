@@ -5,7 +5,7 @@
 //! that serves everything, and a look-up of nothing.
 //!
 //! ```text
-//!  name ─▶ site ─▶ over TLS? ─▶ token off the path ─▶ hidden? ─▶ rule ─▶ network ─▶ signed link ─▶ action
+//!  name ─▶ site ─▶ over TLS? ─▶ token off the path ─▶ hidden? ─▶ rule ─▶ network ─▶ signed link ─▶ action, or folder
 //! ```
 //!
 //! It refuses hidden files: a path of which a segment begins with a dot is not found, but for `/.well-known/`
@@ -235,7 +235,10 @@ impl Compiled {
             }
         }
         match &rule.action {
-            Action::Serve => Verdict::Serve(path_token.map(|_| path.to_owned())),
+            Action::Serve => {
+                let looked_up = rule.folder.map(path);
+                Verdict::Serve(looked_up.or_else(|| path_token.map(|_| path.to_owned())))
+            }
             Action::Redirect(to) => Verdict::Redirect(to.status(), to.location(request)),
             Action::Refuse(status) => Verdict::Refuse(*status),
         }

@@ -26,8 +26,53 @@ pub struct Rule {
     pub networks: Option<SourceFilter>,
     /// What a request must prove.
     pub links: Option<Links>,
+    /// Where its paths are looked up.
+    pub folder: Folder,
     /// What is done.
     pub action: Action,
+}
+
+/// Where paths are looked up: the beginning of a path is cut off, and another is put in its place.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Folder {
+    /// What is cut off where a path begins with it: empty, or a path without a slash at its end.
+    cut: Box<str>,
+    /// What stands before the rest: the same.
+    root: Box<str>,
+}
+
+/// Why something is no folder: it does not begin with a slash, ends with one, or has an empty, `.` or `..` part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not an absolute path without . and .. and without a slash at its end")]
+pub struct FolderProblem;
+
+impl Folder {
+    /// `cut` and `root` are absolute paths without a slash at their ends, or empty.
+    ///
+    /// # Errors
+    /// One of them is something else.
+    pub fn new(cut: &str, root: &str) -> Result<Self, FolderProblem> {
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        let is_folder = |path: &str| {
+            let parts = path.strip_prefix('/');
+            path.is_empty() || parts.is_some_and(|parts| parts.split('/').all(is_part))
+        };
+        if !is_folder(cut) || !is_folder(root) {
+            return Err(FolderProblem);
+        }
+        Ok(Self {
+            cut: cut.into(),
+            root: root.into(),
+        })
+    }
+
+    /// The path that is looked up for another; `None`: that one.
+    pub(crate) fn map(&self, path: &str) -> Option<String> {
+        let rest = path.strip_prefix(&*self.cut);
+        let rest = rest.filter(|rest| rest.starts_with('/')).unwrap_or(path);
+        let is_same = rest.len() == path.len() && self.root.is_empty();
+        (!is_same).then(|| [&*self.root, rest].concat())
+    }
 }
 
 /// What is done with a request that may be served.
@@ -281,6 +326,31 @@ mod tests {
         for wrong in ["/[a", "/{a", "/[b-a]"] {
             let rules = vec![(vec![wrong.to_owned()], Rule::default())];
             assert!(Rules::new(rules).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_put_before_what_is_left_of_a_path() {
+        for (cut, root, path, looked_up) in [
+            ("", "", "/a", None),
+            ("", "/r/s", "/a/", Some("/r/s/a/")),
+            ("/a", "", "/a/b", Some("/b")),
+            ("/a", "", "/a/", Some("/")),
+            ("/a", "/r", "/a/b", Some("/r/b")),
+            ("/a", "/r", "/ab", Some("/r/ab")),
+            ("/a", "/r", "/a", Some("/r/a")),
+            ("/a", "", "/b", None),
+        ] {
+            let folder = Folder::new(cut, root).unwrap();
+            assert_eq!(
+                folder.map(path).as_deref(),
+                looked_up,
+                "{cut} {root} {path}"
+            );
+        }
+        for wrong in ["/", "a", "/a/", "//a", "/a//b", "/..", "/a/../b", "/."] {
+            assert_eq!(Folder::new("", wrong), Err(FolderProblem), "{wrong}");
+            assert_eq!(Folder::new(wrong, ""), Err(FolderProblem), "{wrong}");
         }
     }
 

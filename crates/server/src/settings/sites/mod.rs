@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use http::{Cors, Origins, ReplyConfig, Status};
 use sites::links::{Expression, LinkForm, LinkKey, Links};
 use sites::networks::SourceFilter;
-use sites::rules::{Action, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
+use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
 
 use super::file::WholeNumber;
@@ -48,6 +48,8 @@ table! {
         names: Vec<String>, "array of strings", "1 to 256",
             "Its names, as `Host` has them; `*.a.example` for all names below `a.example`. The site without \
              `names` answers all that name no other; without such a site, they get 421.";
+        root: String, "string", "like `/a.example`",
+            "The folder beneath PATH in which its paths are looked up; in a raw store, what names begin with.";
         redirect_to_https: bool, "boolean", "",
             "Whether requests over plain HTTP are sent to the same URL over TLS (301), but those of certificate \
              authorities below `/.well-known/acme-challenge/`.";
@@ -92,6 +94,10 @@ table! {
             "Networks whose clients get 403, also those within a network of `allow`.";
         link: LinkTable, "table", "see below",
             "Only signed links are served; others get 403.";
+        root: String, "string", "like `/archive`",
+            "The folder beneath PATH in place of the site's.";
+        strip_prefix: String, "string", "like `/shows`",
+            "What is cut off the beginning of a path before it is looked up, where the path goes on with a slash.";
         redirect: String, "string", "a URL, or a path",
             "Where requests are sent. `$host` stands for the name that the client used, `$uri` for the path, \
              `$request_uri` for path and query.";
@@ -195,6 +201,8 @@ impl Place {
 /// What replies say, with the field lines that it was made of.
 #[derive(Clone)]
 struct Said {
+    /// The folder, as the site names it.
+    root: String,
     lines: Vec<String>,
     replies: ReplyConfig,
 }
@@ -270,6 +278,7 @@ pub(super) fn resolve(
         ));
     }
     let above = Said {
+        root: String::new(),
         lines,
         replies: settings.replies.clone(),
     };
@@ -343,7 +352,8 @@ fn resolve_site(
         credentials: table.credentials,
         cache_control: table.cache_control,
     };
-    let said = keys.lay_over(above, &place)?;
+    let mut said = keys.lay_over(above, &place)?;
+    said.root = table.root.unwrap_or_default();
     let mut links = Vec::new();
     let mut resolved = Vec::new();
     for (index, rule) in rules.into_iter().enumerate() {
@@ -366,6 +376,7 @@ fn resolve_site(
         rules: resolved,
         otherwise: Rule {
             replies: said.replies,
+            folder: resolve_folder("", &said.root, &place)?,
             ..Rule::default()
         },
     };
@@ -399,6 +410,11 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
         replies: said.replies,
         networks: is_limited.then_some(filter),
         links: None,
+        folder: resolve_folder(
+            &table.strip_prefix.unwrap_or_default(),
+            &table.root.unwrap_or(said.root),
+            place,
+        )?,
         action: resolve_action(table.redirect, table.status, place)?,
     };
     let link = table
@@ -406,6 +422,20 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
         .map(|table| resolve_link(table, place))
         .transpose()?;
     Ok(((paths, rule), link))
+}
+
+fn resolve_folder(cut: &str, root: &str, place: &Place) -> Result<Folder, Failure> {
+    Folder::new(cut, root).map_err(|problem| {
+        let shown = if Folder::new(cut, "").is_err() {
+            format!("strip_prefix {cut:?}")
+        } else {
+            format!("root {root:?}")
+        };
+        place.refuse(
+            format_args!("{shown}: {problem}"),
+            "write it like \"/a.example\"",
+        )
+    })
 }
 
 fn resolve_action(

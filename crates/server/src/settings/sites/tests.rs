@@ -21,11 +21,15 @@ fn sites(text: &str) -> Sites {
 
 /// What is done with a request, and what a reply to it would say.
 fn ask<'a>(sites: &'a Sites, url: &str) -> (Verdict, &'a ReplyConfig) {
+    ask_as(sites, url, &CLIENT)
+}
+
+fn ask_as<'a>(sites: &'a Sites, url: &str, client: &Client) -> (Verdict, &'a ReplyConfig) {
     let head = format!("GET {url} HTTP/1.1\r\nHost: other\r\n\r\n");
     let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
         panic!("{head}");
     };
-    (sites.decide(&request, &CLIENT), sites.replies(&request))
+    (sites.decide(&request, client), sites.replies(&request))
 }
 
 fn fields(sites: &Sites, url: &str) -> String {
@@ -115,6 +119,100 @@ fn a_rule_redirects_refuses_and_lets_networks_in() {
         Verdict::Redirect(Status::PermanentRedirect, "https://b/x".into())
     );
     assert_eq!(verdict("link = { keys = \"f\" }"), forbidden);
+}
+
+#[test]
+fn paths_are_looked_up_in_the_sites_folder_or_the_rules() {
+    let sites = sites(
+        "[[site]]\nnames = [\"a\"]\nroot = \"/a.example\"\n\
+         [[site.rule]]\npaths = [\"/shows/**\"]\nroot = \"/archive\"\nstrip_prefix = \"/shows\"\n\
+         [[site.rule]]\npaths = [\"/x/**\"]\n[[site]]\n",
+    );
+    for (url, looked_up) in [
+        ("http://a/", Some("/a.example/")),
+        ("http://a/b", Some("/a.example/b")),
+        ("http://a/x/b", Some("/a.example/x/b")),
+        ("http://a/shows/b", Some("/archive/b")),
+        ("http://b/shows/b", None),
+    ] {
+        let verdict = Verdict::Serve(looked_up.map(str::to_owned));
+        assert_eq!(ask(&sites, url).0, verdict, "{url}");
+    }
+    let refused = with_file("[[site]]\nroot = \"a/../b\"\n").unwrap_err();
+    assert!(
+        refused.starts_with("atlas.toml: site 1: root \"a/../b\": not an absolute path"),
+        "{refused}"
+    );
+}
+
+/// The first block of TOML of a page, resolved.
+fn example_of(page: &str) -> Sites {
+    sites(
+        page.split("```toml\n")
+            .nth(1)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap(),
+    )
+}
+
+#[test]
+fn the_examples_of_the_documents_do_what_is_said_of_them() {
+    let example = example_of(include_str!("../../../../../docs/run/sites.md"));
+    let moved = |status, to: &str| Verdict::Redirect(status, to.into());
+    let secure = Client {
+        is_secure: true,
+        ..CLIENT
+    };
+    for (url, verdict) in [
+        (
+            "http://a.video.example/x",
+            Verdict::Serve(Some("/video.example/x".into())),
+        ),
+        (
+            "http://video.example/films/x",
+            Verdict::Refuse(Status::Forbidden),
+        ),
+        (
+            "http://video.example/shows/x",
+            moved(Status::MovedPermanently, "https://archive.example/shows/x"),
+        ),
+        (
+            "http://video.example/raw/x",
+            Verdict::Serve(Some("/video.example/raw/x".into())),
+        ),
+        (
+            "http://other.example/x",
+            Verdict::Refuse(Status::MisdirectedRequest),
+        ),
+    ] {
+        assert_eq!(ask_as(&example, url, &secure).0, verdict, "{url}");
+    }
+    let example = example_of(include_str!("../../../../../docs/run/from-nginx.md"));
+    for (url, verdict) in [
+        (
+            "http://video.example/x",
+            moved(Status::MovedPermanently, "https://video.example/x"),
+        ),
+        (
+            "http://old.example/x?y",
+            moved(Status::Found, "https://video.example/archive/x?y"),
+        ),
+        (
+            "http://192.0.2.1/x",
+            Verdict::Serve(Some("/public/x".into())),
+        ),
+        (
+            "http://192.0.2.1/raw/x",
+            Verdict::Serve(Some("/public/raw/x".into())),
+        ),
+    ] {
+        assert_eq!(ask(&example, url).0, verdict, "{url}");
+    }
+    let films = ask_as(&example, "http://video.example/films/x", &secure).0;
+    assert_eq!(films, Verdict::Refuse(Status::Forbidden));
+    assert!(fields(&example, "http://video.example/x.m3u8").contains("Cache-Control: max-age=1"));
 }
 
 #[test]
