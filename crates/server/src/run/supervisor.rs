@@ -32,6 +32,7 @@ use crate::run::mailbox::{self, Command, MailSender, Mailbox, Sleeper, Waker};
 use crate::run::notify;
 use crate::run::signals::Signals;
 use crate::run::wait::{self, Source};
+use crate::settings::Limits;
 use crate::start::cores;
 
 /// How long workers may take to end: as long as the last resets may take while the link is full, and reads
@@ -211,6 +212,12 @@ impl Workers {
         }
     }
 
+    /// None of them is to get new clients.
+    fn leave(&self) {
+        let pages = self.threads.iter().filter_map(|it| it.page.as_ref());
+        pages.for_each(|page| page.leave());
+    }
+
     fn take_events(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             let (Event::Started(number, _) | Event::Ended(number, _)) = &event;
@@ -278,11 +285,15 @@ impl Workers {
 pub(crate) struct Supervisor {
     workers: Workers,
     signals: Signals,
+    /// From the signal until new connections are refused.
+    delay: Duration,
     grace: Duration,
     /// Reads the operator's files again after SIGHUP.
     loader: Loader,
     monitoring: Monitoring,
-    /// When the grace time ends; `None` before the first SIGINT or SIGTERM.
+    /// When new connections are refused; `None` before the first SIGINT or SIGTERM.
+    leaves_at: Option<Instant>,
+    /// When the grace time ends; `None` before new connections are refused.
     deadline: Option<Instant>,
     /// When all were told to reset their connections.
     aborted_at: Option<Instant>,
@@ -294,16 +305,18 @@ impl Supervisor {
     pub(crate) const fn new(
         workers: Workers,
         signals: Signals,
-        grace: Duration,
+        limits: &Limits,
         loader: Loader,
         monitoring: Monitoring,
     ) -> Self {
         Self {
             workers,
             signals,
-            grace,
+            delay: limits.shutdown_delay,
+            grace: limits.shutdown_grace,
             loader,
             monitoring,
+            leaves_at: None,
             deadline: None,
             aborted_at: None,
         }
@@ -359,6 +372,7 @@ impl Supervisor {
             }
             let now = Instant::now();
             self.handle_signals(now);
+            self.shut_down_in_time(now);
             if outcome.is_ok()
                 && let Some(signal) = self.signals.immediate_termination()
             {
@@ -385,7 +399,7 @@ impl Supervisor {
             self.take_loaded();
             let until = match self.aborted_at {
                 Some(aborted_at) => Some(aborted_at + ABORT_TIME_MAX),
-                None => self.deadline,
+                None => self.deadline.or(self.leaves_at),
             };
             let left = until.map(|until| until.saturating_duration_since(now));
             if self.aborted_at.is_some() && left.is_some_and(|left| left.is_zero()) {
@@ -409,17 +423,31 @@ impl Supervisor {
             self.loader.request();
             self.workers.command(|| Command::ReopenDirectory);
         }
-        if self.signals.termination_requested() && self.deadline.is_none() {
-            let connections = self.workers.connections();
-            info!(
-                connections,
-                grace_seconds = self.grace.as_secs(),
-                "finishing, then ending"
-            );
+        if self.signals.termination_requested() && self.leaves_at.is_none() {
+            self.leaves_at = Some(now + self.delay);
             notify::tell(notify::STOPPING);
-            self.deadline = Some(now + self.grace);
-            self.workers.command(|| Command::ShutDown);
+            self.workers.leave();
+            if !self.delay.is_zero() {
+                let delay_seconds = self.delay.as_secs();
+                info!(delay_seconds, "not ready any more: serving on until then");
+            }
         }
+    }
+
+    /// Has the workers refuse new connections, once the time for it has come.
+    fn shut_down_in_time(&mut self, now: Instant) {
+        let is_due = self.leaves_at.is_some_and(|leaves_at| leaves_at <= now);
+        if !is_due || self.deadline.is_some() {
+            return;
+        }
+        let connections = self.workers.connections();
+        info!(
+            connections,
+            grace_seconds = self.grace.as_secs(),
+            "finishing, then ending"
+        );
+        self.deadline = Some(now + self.grace);
+        self.workers.command(|| Command::ShutDown);
     }
 
     /// Has the workers use what the loader thread has read.

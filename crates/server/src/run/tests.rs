@@ -18,7 +18,7 @@ use crate::run::coalescing::Pauses;
 use crate::run::mailbox::{Mailbox, mailbox};
 use crate::run::signals::Signals;
 use crate::run::supervisor::{Supervisor, Workers};
-use crate::settings::Settings;
+use crate::settings::{Limits, Settings};
 
 fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
     Drive {
@@ -117,11 +117,14 @@ fn supervised(broken: &'static [usize], others: usize) -> Workers {
 
 fn supervise(workers: Workers) -> Failure {
     let signals = Signals::install().unwrap();
-    let grace = Duration::from_secs(600);
+    let limits = Limits {
+        shutdown_grace: Duration::from_secs(600),
+        ..Limits::default()
+    };
     let files = reload::Source::new(&Settings::default(), OperatorFiles::direct()).unwrap();
     let loaded = files.load_first().unwrap();
     let loader = reload::Loader::start(files, &loaded).unwrap();
-    let supervisor = Supervisor::new(workers, signals, grace, loader, Monitoring::default());
+    let supervisor = Supervisor::new(workers, signals, &limits, loader, Monitoring::default());
     // It would not return if a worker went on.
     supervisor.run("", 0).unwrap_err()
 }

@@ -172,7 +172,9 @@ pub(crate) struct Limits {
     pub tls_key_records_max: Option<u64>,
     /// For clients of an object that was replaced or removed.
     pub replaced_timeout: Duration,
-    /// For replies to finish after SIGINT or SIGTERM.
+    /// From SIGINT or SIGTERM until the server refuses new connections.
+    pub shutdown_delay: Duration,
+    /// For replies to finish after that.
     pub shutdown_grace: Duration,
 }
 
@@ -225,6 +227,7 @@ impl Default for Limits {
             objects_max: None,
             tls_key_records_max: None,
             replaced_timeout: Duration::from_secs(14_400),
+            shutdown_delay: Duration::ZERO,
             shutdown_grace: Duration::from_secs(10),
         }
     }

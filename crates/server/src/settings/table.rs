@@ -345,7 +345,7 @@ settings! {
 
     METRICS = metrics: String => metrics,
         text("string", "none", "`ADDRESS:PORT` of the host's own"),
-        "Where `/metrics` (OpenMetrics text) and `/health` are answered, over plain HTTP through \
+        "Where `/metrics` (OpenMetrics text), `/health` and `/ready` are answered, over plain HTTP through \
          the host's own TCP, not through the link. [What the metrics mean](metrics.md). \
          `/connections` lists connections, for this host only: [what it says](slow-streams.md).",
         flag "--metrics" {
@@ -492,9 +492,15 @@ settings! {
         "A file or object that was replaced or removed is sent on for this long to the clients that \
          had asked for it before; then they are reset, and its space can be used again.";
 
+    SHUTDOWN_DELAY_SECONDS = shutdown_delay_seconds: Seconds => limits.shutdown_delay,
+        number("seconds", "", 0, 3_600),
+        "After SIGINT or SIGTERM, the server goes on for this long, new connections included, while \
+         `/ready` is 503: a balancer or DNS has this long to send clients elsewhere.";
+
     SHUTDOWN_GRACE_SECONDS = shutdown_grace_seconds: Seconds => limits.shutdown_grace,
         number("seconds", "", 0, 3_600),
-        "After SIGINT or SIGTERM, replies in progress have this long to finish; the rest is reset.";
+        "After SIGINT or SIGTERM, and `shutdown_delay_seconds`, replies in progress have this long to \
+         finish; the rest is reset.";
 }
 
 /// The table of `docs/run/configuration.md`: a row for each of [`KEYS`].

@@ -354,6 +354,7 @@ fn each_limit_holds_on_both_sides() {
         ("idle_timeout_seconds", 1, 86_400),
         ("send_timeout_seconds", 1, 3_600),
         ("replaced_timeout_seconds", 1, 604_800),
+        ("shutdown_delay_seconds", 0, 3_600),
         ("shutdown_grace_seconds", 0, 3_600),
     ] {
         for good in [least, most] {

@@ -434,7 +434,7 @@ fn assemble(
     if let Err(error) = log::start() {
         warn!("no thread for the log, so writing to stderr may block a worker: {error}");
     }
-    let supervisor = Supervisor::new(workers, signals, limits.shutdown_grace, loader, monitoring);
+    let supervisor = Supervisor::new(workers, signals, &limits, loader, monitoring);
     let outcome = supervisor.run(&settings.urls(), epoch.unix().as_secs());
     content.end();
     outcome

@@ -212,6 +212,36 @@ fn the_grace_time_bounds_the_end() {
 }
 
 #[test]
+fn new_clients_are_served_until_the_delay_is_over() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let config = directory.path().join("atlas.toml");
+    std::fs::write(&config, "shutdown_delay_seconds = 5").unwrap();
+    let words = [
+        "--config",
+        config.to_str().unwrap(),
+        "--metrics",
+        "127.0.0.1:9100",
+    ];
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    atlas.ready();
+    let ready = || lab.curl(&["http://127.0.0.1:9100/ready"]);
+    assert_eq!(ready(), b"ready\n");
+    atlas.signal(libc::SIGTERM);
+    atlas.stderr_line("not ready any more");
+    assert_eq!(ready(), b"not ready\n");
+    assert_eq!(lab.curl(&["http://127.0.0.1:9100/health"]), b"ok\n");
+    assert!(lab.curl(&["http://10.77.0.2/film.bin"]) == bytes);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("finishing, then ending"),
+        "{}",
+        end.stderr
+    );
+}
+
+#[test]
 fn a_service_manager_hears_of_the_start_and_of_the_end() {
     let Some(lab) = Lab::new() else { return };
     let (directory, _) = directory();

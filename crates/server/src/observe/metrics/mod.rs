@@ -2,7 +2,7 @@
 //!
 //! Each worker copies its counters to a [`Page`] of atomics, at most once in [`PUBLISH_EVERY`];
 //! threads of their own ([`listener`]) read the pages, add them up ([`overview`]) and answer `/metrics`
-//! with OpenMetrics text ([`text`]) and `/health`, over the host's own TCP. They cannot delay a worker:
+//! with OpenMetrics text ([`text`]), `/health` and `/ready`, over the host's own TCP. They cannot delay a worker:
 //! they share only those atomics with it. It refuses to keep history. It has no access control: bind it to a loopback
 //! or management address. Bounds: see [`listener`].
 
@@ -47,6 +47,8 @@ pub(crate) struct Page {
     round_at: AtomicU64,
     /// Its connections then.
     connections: AtomicUsize,
+    /// It is to end soon, and serves until then.
+    is_leaving: AtomicBool,
     is_ending: AtomicBool,
     /// The real clock's reading at the worker's [`Instant::ZERO`].
     epoch: time::Instant,
@@ -61,6 +63,7 @@ impl Page {
             values: pairs.iter().map(|_| AtomicU64::new(0)).collect(),
             round_at: AtomicU64::new(0),
             connections: AtomicUsize::new(0),
+            is_leaving: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             epoch,
         };
@@ -90,6 +93,17 @@ impl Page {
     #[must_use]
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The worker is to get no new clients, although it takes them.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+    }
+
+    /// Whether the worker is to get new clients.
+    #[must_use]
+    pub(crate) fn is_ready(&self, now: Instant) -> bool {
+        self.health(now) == Health::Serving && !self.is_leaving.load(Ordering::Acquire)
     }
 
     /// The worker takes no new requests any more.
@@ -171,6 +185,10 @@ mod tests {
         let late = round + ROUND_AGE_MAX + Duration::from_nanos(1);
         assert_eq!(page.health(late), Health::Hanging);
         page.beat(late, 0);
+        assert_eq!(page.health(late), Health::Serving);
+        assert!(page.is_ready(late));
+        page.leave();
+        assert!(!page.is_ready(late));
         assert_eq!(page.health(late), Health::Serving);
         // A reader's clock may be read before the round it reads of.
         assert_eq!(page.health(round), Health::Serving);

@@ -120,6 +120,13 @@ impl Overview {
         each.max().unwrap_or(Health::Ending)
     }
 
+    /// Whether it is to get new clients: all workers serve, and it is not about to end.
+    #[must_use]
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut workers = self.workers.iter();
+        !self.workers.is_empty() && workers.all(|page| page.is_ready(page.now()))
+    }
+
     /// How frames travel, by worker.
     #[must_use]
     pub(crate) fn links(&self) -> &[LinkInfo] {

@@ -400,6 +400,8 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
             Health::Ending => reply("503 Service Unavailable", head_only, "ending\n"),
             Health::Hanging => reply("503 Service Unavailable", head_only, "a worker hangs\n"),
         },
+        "/ready" if overview.is_ready() => reply("200 OK", head_only, "ready\n"),
+        "/ready" => reply("503 Service Unavailable", head_only, "not ready\n"),
         "/connections" if !peer.ip().to_canonical().is_loopback() => {
             reply("403 Forbidden", head_only, "only for this host itself\n")
         }
@@ -415,7 +417,7 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
         _ => reply(
             "404 Not Found",
             head_only,
-            "there are /metrics, /health and /connections\n",
+            "there are /metrics, /health, /ready and /connections\n",
         ),
     })
 }

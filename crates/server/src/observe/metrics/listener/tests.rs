@@ -94,6 +94,22 @@ fn health_is_that_of_the_worker() {
 }
 
 #[test]
+fn a_server_that_is_about_to_end_is_healthy_and_not_ready() {
+    let (head, body) = asked("GET /ready", page());
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(body, "ready\n");
+    let leaving = || {
+        let page = page();
+        page.leave();
+        page
+    };
+    let (head, _) = asked("GET /ready", leaving());
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    let (head, _) = asked("GET /health", leaving());
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+}
+
+#[test]
 fn connections_are_listed_for_this_host_and_no_other() {
     let (sender, mailbox) = mailbox().unwrap();
     let _worker = worker(mailbox, 1);
