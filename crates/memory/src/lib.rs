@@ -70,6 +70,11 @@ pub struct ArenaConfig {
     pub headroom_bytes: u32,
     /// Room after the payload: a multiple of [`SLOT_ALIGNMENT_BYTES`], 0..=[`ROOM_BYTES_MAX`].
     pub tailroom_bytes: u32,
+    /// How much farther from their slot's start the payloads of odd slots begin than those of even ones: a multiple of
+    /// [`SLOT_ALIGNMENT_BYTES`], with `headroom_bytes` at most [`ROOM_BYTES_MAX`]. Where slots are a power of two
+    /// apart, payloads that all begin at the same place of it use a part of the sets of a cache that takes the set from
+    /// bits of the address; in two places they use all.
+    pub odd_shift_bytes: u32,
     /// The kind of pages to try first; if there are none, the next kind is used.
     pub pages: PageKind,
 }
@@ -80,8 +85,8 @@ impl ArenaConfig {
     /// One page: the first record's header goes there without moving the payload off its alignment.
     pub const HEADROOM_BYTES: u32 = 4096;
     /// One page: the trailers of a full payload's records, and the headers between them. Together
-    /// with the headroom it also makes the stride 72 KiB, so that payloads of neighbours do not
-    /// share cache sets.
+    /// with the headroom it makes the stride 72 KiB, no power of two, so that payloads of neighbours do not
+    /// share cache sets. Where a link wants a power of two, see [`ArenaConfig::odd_shift_bytes`].
     pub const TAILROOM_BYTES: u32 = 4096;
 
     /// `slot_count` slots of the usual shape, in the best pages there are.
@@ -92,18 +97,19 @@ impl ArenaConfig {
             slot_bytes: Self::SLOT_BYTES,
             headroom_bytes: Self::HEADROOM_BYTES,
             tailroom_bytes: Self::TAILROOM_BYTES,
+            odd_shift_bytes: 0,
             pages: PageKind::Huge2M,
         }
     }
 
-    /// The same with more tailroom, so that it is so many bytes from one slot to the next, as far as
-    /// [`ROOM_BYTES_MAX`] allows; never with less.
+    /// The same with so many bytes from one slot to the next, as far as [`ROOM_BYTES_MAX`] allows; never with less. The
+    /// payloads of odd slots are shifted by what is more.
     #[must_use]
     pub fn with_stride_bytes(self, stride_bytes: usize) -> Self {
         let more = stride_bytes.saturating_sub(self.stride_bytes());
-        let room = ROOM_BYTES_MAX.saturating_sub(self.tailroom_bytes);
+        let room = ROOM_BYTES_MAX.saturating_sub(self.headroom_bytes + self.odd_shift_bytes);
         Self {
-            tailroom_bytes: self.tailroom_bytes + u32::try_from(more).unwrap_or(room).min(room),
+            odd_shift_bytes: self.odd_shift_bytes + u32::try_from(more).unwrap_or(room).min(room),
             ..self
         }
     }
@@ -117,7 +123,13 @@ impl ArenaConfig {
     /// Distance from one slot to the next, bytes.
     #[must_use]
     pub const fn stride_bytes(&self) -> usize {
-        self.headroom_bytes as usize + self.slot_bytes as usize + self.tailroom_bytes as usize
+        let room_bytes = self.headroom_bytes as usize + self.tailroom_bytes as usize;
+        room_bytes + self.odd_shift_bytes as usize + self.slot_bytes as usize
+    }
+
+    /// Bytes of a slot before its payload.
+    const fn payload_offset_bytes(&self, index: u32) -> usize {
+        payload_offset_bytes(self.headroom_bytes, self.odd_shift_bytes, index)
     }
 
     fn check(&self) -> Result<(), ArenaError> {
@@ -133,13 +145,18 @@ impl ArenaConfig {
                 slot_bytes: self.slot_bytes,
             });
         }
-        for room_bytes in [self.headroom_bytes, self.tailroom_bytes] {
+        let before_bytes = self.headroom_bytes.saturating_add(self.odd_shift_bytes);
+        for room_bytes in [self.headroom_bytes, before_bytes, self.tailroom_bytes] {
             if room_bytes > ROOM_BYTES_MAX || !is_aligned(room_bytes) {
                 return Err(ArenaError::RoomBytes { room_bytes });
             }
         }
         Ok(())
     }
+}
+
+const fn payload_offset_bytes(headroom_bytes: u32, odd_shift_bytes: u32, index: u32) -> usize {
+    headroom_bytes as usize + (index % 2) as usize * odd_shift_bytes as usize
 }
 
 /// Why the arena cannot be made; each message ends in what to do.
@@ -300,7 +317,8 @@ pub struct Region {
 pub struct SlotMemory {
     address: *mut u8,
     stride_bytes: usize,
-    payload_offset_bytes: usize,
+    headroom_bytes: u32,
+    odd_shift_bytes: u32,
     slot_count: u32,
 }
 
@@ -317,10 +335,10 @@ impl SlotMemory {
         self.stride_bytes
     }
 
-    /// Bytes of a slot before its payload.
+    /// Bytes of a slot before its payload, by its number ([`ArenaConfig::odd_shift_bytes`]).
     #[must_use]
-    pub const fn payload_offset_bytes(&self) -> usize {
-        self.payload_offset_bytes
+    pub const fn payload_offset_bytes(&self, index: u32) -> usize {
+        payload_offset_bytes(self.headroom_bytes, self.odd_shift_bytes, index)
     }
 
     /// Number of slots.
@@ -620,7 +638,8 @@ impl Arena {
         SlotMemory {
             address: self.slot_address(0),
             stride_bytes: self.config.stride_bytes(),
-            payload_offset_bytes: self.config.headroom_bytes as usize,
+            headroom_bytes: self.config.headroom_bytes,
+            odd_shift_bytes: self.config.odd_shift_bytes,
             slot_count: self.config.slot_count,
         }
     }
@@ -690,9 +709,9 @@ impl Arena {
     }
 
     fn payload_address(&self, index: u32) -> *mut u8 {
-        let headroom_bytes = self.config.headroom_bytes as usize;
+        let start_bytes = index as usize * self.config.stride_bytes();
         self.mapping
-            .address(index as usize * self.config.stride_bytes() + headroom_bytes)
+            .address(start_bytes + self.config.payload_offset_bytes(index))
     }
 
     /// Start and length of a window, checked to lie within the slot.
@@ -709,10 +728,9 @@ impl Arena {
             after <= behind_bytes,
             "{after} bytes do not fit the {behind_bytes} behind"
         );
-        let in_slot_bytes = (headroom_bytes - before) as usize;
-        let start_bytes = slot.key.index as usize * self.config.stride_bytes() + in_slot_bytes;
+        let start = self.payload_address(slot.key.index);
         let length_bytes = before as usize + slot.filled_bytes as usize + after as usize;
-        (self.mapping.address(start_bytes), length_bytes)
+        (start.wrapping_sub(before as usize), length_bytes)
     }
 }
 

@@ -345,20 +345,78 @@ fn memory_outlives_the_arena_while_a_slot_is_on_loan() {
     assert_eq!(unsafe { address.read_volatile() }, 7);
 }
 
+/// Slots of the usual shape as a packet socket borrows them.
+fn shifted(slot_count: u32) -> ArenaConfig {
+    ArenaConfig {
+        pages: PageKind::Ordinary,
+        ..ArenaConfig::new(slot_count).with_stride_bytes(128 << 10)
+    }
+}
+
 #[test]
 fn payloads_are_where_the_slot_memory_says() {
-    let mut arena = arena(3);
-    let memory = arena.slot_memory();
-    for index in 0..3 {
-        let slot = arena.reserve().expect("three are free").into_reading();
-        let offset = index * memory.stride_bytes() + memory.payload_offset_bytes();
-        assert_eq!(
-            arena.device_address(&slot),
-            memory.address().wrapping_add(offset)
-        );
-        arena.release(slot.into_free());
-        let _kept = arena.reserve();
+    for config in [ArenaConfig::new(3), shifted(3)] {
+        let mut arena = Arena::new(config).unwrap();
+        let memory = arena.slot_memory();
+        for index in 0..3 {
+            let slot = arena.reserve().expect("three are free").into_reading();
+            let offset = index * memory.stride_bytes() + memory.payload_offset_bytes(slot.index());
+            assert_eq!(
+                arena.device_address(&slot),
+                memory.address().wrapping_add(offset)
+            );
+            arena.release(slot.into_free());
+            let _kept = arena.reserve();
+        }
     }
+}
+
+#[test]
+fn payloads_of_shifted_slots_use_all_places_of_a_stride() {
+    let config = shifted(4);
+    assert_eq!(
+        (config.stride_bytes(), config.odd_shift_bytes),
+        (128 << 10, 56 << 10)
+    );
+    let arena = Arena::new(config).unwrap();
+    let memory = arena.slot_memory();
+    let offsets = [0, 1, 2, 3].map(|slot| memory.payload_offset_bytes(slot));
+    assert_eq!(offsets, [4 << 10, 60 << 10, 4 << 10, 60 << 10]);
+    // Between them they leave out the first page and the last, which are rooms.
+    assert!(offsets[0] + (64 << 10) > offsets[1]);
+    assert_eq!(offsets[1] + (64 << 10) + (4 << 10), 128 << 10);
+}
+
+#[test]
+fn windows_of_shifted_slots_end_within_their_slot_and_no_neighbour_is_touched() {
+    let (head, tail) = (ArenaConfig::HEADROOM_BYTES, ArenaConfig::TAILROOM_BYTES);
+    let mut arena = Arena::new(shifted(3)).unwrap();
+    let memory = arena.slot_memory();
+    let mut slots = [0, 1, 2].map(|_| filled(&mut arena, ArenaConfig::SLOT_BYTES));
+    for slot in &mut slots {
+        let byte = u8::try_from(slot.index() + 1).unwrap();
+        let window = arena.window_mut(slot, head, tail);
+        let (index, place) = memory.find(window).expect("it is in one slot");
+        assert_eq!(index, u32::from(byte) - 1);
+        assert_eq!(place + head as usize, memory.payload_offset_bytes(index));
+        window.fill(byte);
+    }
+    for slot in &slots {
+        let byte = u8::try_from(slot.index() + 1).unwrap();
+        assert!(arena.window(slot, head, tail).iter().all(|&it| it == byte));
+    }
+    for slot in slots {
+        arena.release(slot.into_free());
+    }
+}
+
+#[test]
+#[should_panic(expected = "4097 bytes do not fit a headroom of 4096")]
+fn the_shift_is_no_headroom() {
+    let mut arena = Arena::new(shifted(2)).unwrap();
+    let _even = filled(&mut arena, 1);
+    let odd = filled(&mut arena, 1);
+    let _ = arena.window(&odd, ArenaConfig::HEADROOM_BYTES + 1, 0);
 }
 
 #[test]
@@ -388,7 +446,7 @@ fn a_part_is_found_in_its_slot_up_to_the_last_byte() {
 }
 
 #[test]
-fn a_stride_is_reached_by_tailroom_as_far_as_that_goes() {
+fn a_stride_is_reached_by_the_shift_as_far_as_that_goes() {
     let usual = ArenaConfig::new(2);
     let room_max = usize::try_from(ROOM_BYTES_MAX).unwrap();
     let most = usual.stride_bytes() - 4096 + room_max;
@@ -406,7 +464,7 @@ fn a_stride_is_reached_by_tailroom_as_far_as_that_goes() {
         assert_eq!(arena.slot_memory().stride_bytes(), stride_bytes);
     }
     let refused = ArenaConfig {
-        tailroom_bytes: 2 * ROOM_BYTES_MAX,
+        odd_shift_bytes: ROOM_BYTES_MAX - usual.headroom_bytes + 4096,
         ..usual
     };
     assert_eq!(refused.with_stride_bytes(usize::MAX), refused, "as it was");

@@ -80,6 +80,16 @@ fn entry_header(length: u32, offset: u16) -> [u8; 12] {
     bytes
 }
 
+/// Where a frame begins in its slot, with `before_bytes` in front of what stands at `place`; `None` if that is where the
+/// kernel's part is, or beyond the 16 bits that the entry's header has for it. So what begins more than 4 KiB behind
+/// the payload of an odd slot ([`memory::ArenaConfig::odd_shift_bytes`]) or 60 KiB behind that of an even one is copied:
+/// the rest of a read whose beginning was acknowledged meanwhile.
+fn frame_offset(place: usize, before_bytes: usize) -> Option<u16> {
+    let from = place.checked_sub(before_bytes)?;
+    let offset = u16::try_from(from).ok()?;
+    (from >= KERNEL_BYTES).then_some(offset)
+}
+
 /// Opens `count` sockets, each with a ring of one entry of `entry_bytes`.
 fn open_rings(
     count: usize,
@@ -220,12 +230,7 @@ impl SlotRings {
         let before_bytes = VNET_HEADER_BYTES
             + frame.headers.len()
             + before.iter().map(|part| part.len()).sum::<usize>();
-        let from = place.checked_sub(before_bytes);
-        let Some(from) = from.filter(|from| *from >= KERNEL_BYTES) else {
-            return Offered::Refused;
-        };
-        // The entry's header has 16 bits for where the frame begins.
-        let Ok(offset) = u16::try_from(from) else {
+        let Some(offset) = frame_offset(place, before_bytes) else {
             return Offered::Refused;
         };
         if before_bytes > BEFORE_BYTES_MAX
@@ -243,7 +248,7 @@ impl SlotRings {
         }
         let header = VnetHeader::from_offload(&frame.offload, frame.headers.len()).to_bytes();
         let parts = [header.as_slice(), frame.headers];
-        let mut to = self.address(slot).wrapping_add(from);
+        let mut to = self.address(slot).wrapping_add(offset.into());
         for part in parts.into_iter().chain(before.iter().copied()) {
             // SAFETY: `before_bytes` bytes of this slot that end where the payload's last part
             // begins: within the slot (`place >= before_bytes`), behind the kernel's header, covered
@@ -300,5 +305,20 @@ impl SlotRings {
         // SAFETY: an aligned word of the slot's mapping, which lives as long as the arena or longer;
         // no other reference covers it, for payload and framing stand behind `KERNEL_BYTES`.
         unsafe { AtomicU32::from_ptr(self.address(slot).cast()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KERNEL_BYTES, frame_offset};
+
+    #[test]
+    fn a_frame_begins_behind_the_kernels_part_and_within_16_bits() {
+        let before = 100;
+        assert_eq!(frame_offset(before - 1, before), None);
+        assert_eq!(frame_offset(KERNEL_BYTES + before - 1, before), None);
+        assert_eq!(frame_offset(KERNEL_BYTES + before, before), Some(64));
+        assert_eq!(frame_offset(65_535 + before, before), Some(65_535));
+        assert_eq!(frame_offset(65_536 + before, before), None);
     }
 }

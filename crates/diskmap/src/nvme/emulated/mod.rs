@@ -25,7 +25,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clock::{Duration, Instant};
-use memory::{Arena, FilledSlot};
+use memory::{Arena, FilledSlot, SlotMemory};
 
 use super::access::{DmaMemory, DmaSlots, Registers};
 use super::command::CompletionEntry;
@@ -381,8 +381,7 @@ impl Emulated {
             controller: self.clone(),
             region,
             bus_address,
-            stride_bytes: slots.stride_bytes(),
-            payload_offset_bytes: slots.payload_offset_bytes(),
+            slots,
         }
     }
 
@@ -597,13 +596,13 @@ pub struct EmulatedSlots {
     controller: Emulated,
     region: usize,
     bus_address: u64,
-    stride_bytes: usize,
-    payload_offset_bytes: usize,
+    slots: SlotMemory,
 }
 
 impl EmulatedSlots {
     fn payload_start(&self, slot: &FilledSlot) -> usize {
-        slot.index() as usize * self.stride_bytes + self.payload_offset_bytes
+        let start = slot.index() as usize * self.slots.stride_bytes();
+        start + self.slots.payload_offset_bytes(slot.index())
     }
 }
 

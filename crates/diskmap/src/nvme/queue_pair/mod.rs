@@ -146,14 +146,15 @@ impl<R: Registers, D: DmaMemory, S: DmaSlots> Nvme<R, D, S> {
         }
         let slots_address = slots.bus_address();
         let slot_memory = arena.slot_memory();
-        let payload_offset = slot_memory.payload_offset_bytes();
         let stride_bytes = slot_memory.stride_bytes();
-        if !is_page_aligned(slots_address) || !is_page_aligned(payload_offset as u64) {
+        let payload_offset = |slot| slot_memory.payload_offset_bytes(slot);
+        let is_aligned = |slot| is_page_aligned(payload_offset(slot) as u64);
+        if !is_page_aligned(slots_address) || !is_aligned(0) || !is_aligned(1) {
             return Err(NvmeError::Alignment);
         }
         lists.offset_bytes = layout.lists_offset;
         lists.write(&mut memory, |slot| {
-            slots_address + (payload_offset + slot as usize * stride_bytes) as u64
+            slots_address + (payload_offset(slot) + slot as usize * stride_bytes) as u64
         });
         let known_sgls = known.identity.has_sgls;
         let part_bytes_max = known.identity.transfer_bytes_max.unwrap_or(u64::MAX);

@@ -234,7 +234,7 @@ impl Bench {
                     }
                 };
                 let offset = slot.index() as usize * slot_memory.stride_bytes();
-                let payload = offset + slot_memory.payload_offset_bytes();
+                let payload = offset + slot_memory.payload_offset_bytes(slot.index());
                 if emulated.uses_page(slots_address + payload as u64) {
                     let text = "a slot came back that the controller still uses";
                     wrong = Some(String::from(text));
