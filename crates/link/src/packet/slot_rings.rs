@@ -31,8 +31,8 @@ use wire::Outgoing;
 use crate::sys;
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 
-/// Slots that are looked at in one [`SlotRings::give_back`]: devices complete frames nearly in order.
-const LOOKS_MAX: usize = 64;
+/// Slots that one [`SlotRings::give_back`] finds still on loan before it ends: devices complete frames nearly in order.
+const MISSES_MAX: usize = 64;
 
 /// Threads that make or close rings at once.
 const RING_THREADS: usize = 64;
@@ -282,7 +282,8 @@ impl SlotRings {
 
     /// Names the slots that the device has read.
     pub(super) fn give_back(&mut self, sink: &mut dyn FnMut(u32)) {
-        for _ in 0..self.lent.len().min(LOOKS_MAX) {
+        let mut misses = 0;
+        for _ in 0..self.lent.len() {
             let Some(slot) = self.lent.pop_front() else {
                 break;
             };
@@ -291,6 +292,10 @@ impl SlotRings {
                 sink(slot);
             } else {
                 self.lent.push_back(slot);
+                misses += 1;
+                if misses == MISSES_MAX {
+                    break;
+                }
             }
         }
     }
