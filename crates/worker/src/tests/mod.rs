@@ -128,6 +128,80 @@ fn a_full_link_is_tried_again_in_time() {
     assert!(world.counter("link_full_frames") > 0);
 }
 
+impl World {
+    /// Slots in use.
+    fn slots_in_use(&self) -> usize {
+        let arena = self.worker.arena();
+        arena.slot_count() - arena.free_count()
+    }
+
+    /// Lets time pass until the client has `bytes` in all, or for so long: the most slots that were in use.
+    fn most_slots_in_use(&mut self, bytes: usize, time: Duration) -> usize {
+        let (end, mut most) = (self.now + time, 0);
+        while self.client.received.len() < bytes && self.now < end {
+            let step = self.settle();
+            most = most.max(self.slots_in_use());
+            self.client.receive(self.now);
+            let events = [
+                step.next_timeout,
+                self.worker.disk().next_event(),
+                self.worker.link().next_event(),
+            ];
+            let next = events.into_iter().flatten().min().unwrap_or(end);
+            self.now = next.max(self.now + Duration::from_nanos(1));
+        }
+        most
+    }
+}
+
+#[test]
+fn a_full_link_is_no_reason_to_read_more() {
+    let mut world = World::connected(Setup {
+        link: LinkConfig {
+            // 64 KiB take 13 ms.
+            transmit_bits_per_second: 40_000_000,
+            transmit_queue_frames_max: 1,
+            ..LinkConfig::default()
+        },
+        ..Setup::default()
+    });
+    // Opens the window for all of the file.
+    world.fetch(0);
+    world.worker.slots.set_limit(2);
+    let all = world.client.received.len() * 2;
+    world.ask(0);
+    let most = world.most_slots_in_use(all, Duration::from_secs(10));
+    assert_eq!((world.client.received.len(), most), (all, 2));
+    assert!(world.counter("link_full_frames") > 0);
+    world.settle();
+    world.assert_quiet();
+}
+
+#[test]
+fn a_device_that_keeps_slots_is_no_reason_to_read_more() {
+    let mut world = World::connected(Setup {
+        link: LinkConfig {
+            borrows_slots: true,
+            ..LinkConfig::default()
+        },
+        ..Setup::default()
+    });
+    world.fetch(0);
+    world.worker.slots.set_limit(2);
+    let now = world.now;
+    world.worker.link_mut().set_stopped(now, true);
+    let all = world.client.received.len() * 2;
+    world.ask(0);
+    // Less than a retransmission timeout.
+    let most = world.most_slots_in_use(all, Duration::from_millis(100));
+    assert_eq!(most, 3, "one more is tried for a while");
+    assert_eq!(world.counter("memory_limit_slots"), 2);
+    let now = world.now;
+    world.worker.link_mut().set_stopped(now, false);
+    world.receive(all);
+    world.assert_quiet();
+}
+
 #[test]
 fn the_time_of_loans_is_counted() {
     let link = LinkConfig {
@@ -209,7 +283,7 @@ fn reads_that_are_held_back_begin_when_nothing_completes_for_a_while() {
     world.fetch(0);
     world.fetch(1);
     assert_eq!(world.counter("server_held_rounds"), 0);
-    world.worker.reads.set_limit(1);
+    world.worker.slots.set_limit(1);
     let now = world.now;
     world.worker.disk_mut().set_hung(now, 0, true);
     world.ask(0);
