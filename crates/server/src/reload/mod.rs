@@ -23,13 +23,14 @@ use files::OperatorFiles;
 pub(crate) use loader::Loader;
 
 /// Keys of the configuration file that a change of needs no restart.
-pub(crate) const RELOADED: [&str; 7] = [
+pub(crate) const RELOADED: [&str; 8] = [
     "cache_control",
     "certificate",
     "cors",
     "header",
     "hidden_files",
     "site",
+    "ticket_keys",
     "types",
 ];
 
@@ -74,8 +75,18 @@ impl Source {
         let pairs = settings.https.iter().flat_map(|https| &https.pairs);
         let pairs = pairs.flat_map(|pair| [&pair.certificate.path, &pair.key.path]);
         let config = settings.source.args.config.iter();
+        let tickets = settings
+            .https
+            .iter()
+            .filter_map(|https| https.ticket_keys.as_ref());
+        let tickets = tickets.map(|file| &file.path);
         let keys = settings.sites.iter().flat_map(|site| site.key_files());
-        let mut paths: Vec<PathBuf> = config.chain(pairs).chain(keys).cloned().collect();
+        let mut paths: Vec<PathBuf> = config
+            .chain(pairs)
+            .chain(tickets)
+            .chain(keys)
+            .cloned()
+            .collect();
         paths.sort_unstable();
         paths.dedup();
         paths
@@ -117,7 +128,7 @@ impl Source {
             link.parse_keys(&text.map_err(|error| link.refuse_file(&error))?)
         })?;
         let https = self.tls.as_ref().zip(settings.https.as_ref());
-        let tls = https.map(|(source, https)| source.load(&https.pairs, &self.files));
+        let tls = https.map(|(source, https)| source.load(https, &self.files));
         Ok(Loaded {
             tls: tls.transpose()?,
             sites: Arc::new(sites),

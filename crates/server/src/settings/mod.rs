@@ -149,6 +149,8 @@ pub(crate) struct Https {
     pub port: u16,
     /// Certificates and their keys: 1..=[`CERTIFICATES_MAX`].
     pub pairs: Vec<PairPaths>,
+    /// The file with the keys of tickets; `None`: the server makes its own.
+    pub ticket_keys: Option<NamedPath>,
     /// How the operator asked for the connections' secrets to be logged, if at all.
     pub secrets_origin: Option<Origin>,
 }
@@ -486,9 +488,14 @@ fn resolve_https(
     }
     let secrets_origin =
         (file.log_tls_secrets == Some(true)).then(|| keys.origin(&table::LOG_TLS_SECRETS));
+    let ticket_keys = file.ticket_keys.take().map(|path| NamedPath {
+        origin: keys.origin(&table::TICKET_KEYS),
+        path,
+    });
     let Some(port) = https_port else {
         let useless = [
             (!pairs.is_empty()).then_some(&pairs_origin),
+            ticket_keys.as_ref().map(|file| &file.origin),
             secrets_origin.as_ref(),
         ];
         return match useless.into_iter().flatten().next() {
@@ -523,6 +530,7 @@ fn resolve_https(
     let https = Https {
         port,
         pairs,
+        ticket_keys,
         secrets_origin,
     };
     Ok(Some(https))

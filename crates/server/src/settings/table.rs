@@ -196,6 +196,13 @@ settings! {
             keys: Vec<PathBuf>,
         };
 
+    TICKET_KEYS = ticket_keys: PathBuf,
+        text("string", "the server's own, until it ends", "a file of 1 to 4 lines"),
+        "Keys of the tickets by which clients resume TLS sessions, 64 hexadecimal digits a line: the \
+         first one seals, every one opens. With the same file, a client resumes at every server of a \
+         name, and after a restart. Change them once a day: a new line in front, the last one away, \
+         SIGHUP.";
+
     LOG_TLS_SECRETS = log_tls_secrets: bool,
         text("boolean", "`false`", "`true`, `false`"),
         "Whether the secrets of TLS connections are written to the file that the variable \

@@ -8,6 +8,7 @@
 mod pairs;
 mod pem;
 mod source;
+mod tickets;
 
 pub(crate) use pairs::{NamedPath, PairPaths};
 pub(crate) use source::{Source, warn_of_times};

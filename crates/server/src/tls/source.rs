@@ -17,7 +17,8 @@ use rustls::{KeyLog, NoKeyLog};
 use tracing::warn;
 use worker::tls::{Certificates, Loaded, server_config};
 
-use super::pairs::{self, PairPaths};
+use super::pairs;
+use super::tickets::SharedTickets;
 use crate::failure::Failure;
 use crate::reload::files::OperatorFiles;
 use crate::settings::{Https, Origin};
@@ -38,7 +39,8 @@ pub(crate) fn warn_of_times(certificates: &Certificates) {
 }
 
 /// The source of configurations, at start and at each SIGHUP. The ticket keys stay the same, so a
-/// session from before a SIGHUP can be resumed after it, but not after a restart.
+/// session from before a SIGHUP can be resumed after it; after a restart, and by other servers, if the operator
+/// says what the keys are.
 #[derive(Debug)]
 pub(crate) struct Source {
     /// Keys change every six hours, and a ticket is taken for twelve at most.
@@ -70,16 +72,15 @@ impl Source {
     ///
     /// # Errors
     /// The first file that is not what it must be.
-    pub(crate) fn load(
-        &self,
-        pairs: &[PairPaths],
-        files: &OperatorFiles,
-    ) -> Result<Loaded, Failure> {
-        let certificates = Arc::new(pairs::load(pairs, files)?);
+    pub(crate) fn load(&self, https: &Https, files: &OperatorFiles) -> Result<Loaded, Failure> {
+        let certificates = Arc::new(pairs::load(&https.pairs, files)?);
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Certificates>::clone(&certificates);
         let mut config = server_config(resolver)
             .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;
-        config.ticketer = Arc::clone(&self.ticketer);
+        config.ticketer = match &https.ticket_keys {
+            Some(file) => Arc::new(SharedTickets::load(file, files)?),
+            None => Arc::clone(&self.ticketer),
+        };
         config.key_log = Arc::clone(&self.key_log);
         for warning in certificates.chain_warnings() {
             warn!("{warning}");

@@ -452,6 +452,7 @@ fn https(pairs: Vec<PairPaths>) -> Https {
     Https {
         port: 443,
         pairs,
+        ticket_keys: None,
         secrets_origin: None,
     }
 }
@@ -493,9 +494,9 @@ fn certificate_served(
 #[test]
 fn reloaded_certificates_keep_tickets_valid() {
     let files = Files::new();
-    let pairs = [files.pair(good_certificate(), good_key())];
+    let https = https(vec![files.pair(good_certificate(), good_key())]);
     let source = source();
-    let load = || source.load(&pairs, &OperatorFiles::direct());
+    let load = || source.load(&https, &OperatorFiles::direct());
     let trusting = client();
     let (is_resumed, first) = certificate_served(load().unwrap().config, &trusting);
     assert!(!is_resumed);
@@ -508,6 +509,37 @@ fn reloaded_certificates_keep_tickets_valid() {
     fs::remove_file(files.0.path().join("key.pem")).unwrap();
     let refusal = load().unwrap_err().to_string();
     assert!(refusal.starts_with("--key "), "{refusal}");
+}
+
+#[test]
+fn a_session_is_resumed_at_another_server_with_the_same_ticket_keys() {
+    let files = Files::new();
+    let pair = files.pair(good_certificate(), good_key());
+    let server = |ticket_keys: Option<&str>| {
+        let ticket_keys = ticket_keys.map(|text| NamedPath {
+            origin: Origin::Flag("ticket_keys"),
+            path: files.write("tickets", text),
+        });
+        let https = Https {
+            ticket_keys,
+            ..https(vec![pair.clone()])
+        };
+        source()
+            .load(&https, &OperatorFiles::direct())
+            .unwrap()
+            .config
+    };
+    let (key, other) = ("00".repeat(32), "11".repeat(32));
+    let trusting = client();
+    let is_resumed = |config| certificate_served(config, &trusting).0;
+    assert!(!is_resumed(server(Some(&key))));
+    assert!(is_resumed(server(Some(&key))));
+    assert!(is_resumed(server(Some(&format!("{other}\n{key}\n")))));
+    assert!(
+        is_resumed(server(Some(&other))),
+        "the last ticket was the new key's"
+    );
+    assert!(!is_resumed(server(None)));
 }
 
 #[test]
@@ -546,9 +578,9 @@ fn certificates_that_clients_refuse_or_will_soon_are_named() {
 #[test]
 fn secrets_are_not_logged_unless_asked_for() {
     let files = Files::new();
-    let pairs = [files.pair(good_certificate(), good_key())];
+    let https = https(vec![files.pair(good_certificate(), good_key())]);
     let source = source();
-    let load = || source.load(&pairs, &OperatorFiles::direct());
+    let load = || source.load(&https, &OperatorFiles::direct());
     let config = load().unwrap().config;
     assert!(!config.key_log.will_log("CLIENT_TRAFFIC_SECRET_0"));
     let words = format!("{source:?} {config:?}");
