@@ -1,4 +1,4 @@
-//! The text of a request head for the access log: the request line and two fields, unchanged.
+//! The text of a request head for the access log: the request line and three fields, unchanged.
 //!
 //! It is apart from [`crate::parse_request`], because a request that was refused is logged too: it
 //! takes bytes of any kind, whole or cut anywhere, and refuses nothing. It looks at no more than
@@ -6,13 +6,15 @@
 
 use crate::HEAD_BYTES_MAX;
 
-/// The parts of a request head that the combined log format has, borrowed from the input, byte for
+/// The parts of a request head that access logs have, borrowed from the input, byte for
 /// byte as they came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadText<'a> {
     /// The request line without its end, or as much of it as has arrived. Empty: only empty lines
     /// have arrived.
     pub request_line: &'a [u8],
+    /// The value of the first `Host` field whose line is complete.
+    pub host: Option<&'a [u8]>,
     /// The value of the first `Referer` field whose line is complete.
     pub referer: Option<&'a [u8]>,
     /// The value of the first `User-Agent` field whose line is complete.
@@ -50,6 +52,7 @@ impl<'a> HeadText<'a> {
     fn take_field(&mut self, line: &'a [u8]) {
         // Most fields are neither: the first letter excludes them.
         let place = match line.first().map(u8::to_ascii_lowercase) {
+            Some(b'h') if has_name(line, b"host") => &mut self.host,
             Some(b'r') if has_name(line, b"referer") => &mut self.referer,
             Some(b'u') if has_name(line, b"user-agent") => &mut self.user_agent,
             _ => return,
@@ -92,6 +95,7 @@ mod tests {
         let expected: (&[u8], Option<&[u8]>, Option<&[u8]>) =
             (b"GET /a?b HTTP/1.1", Some(b"http://a/"), Some(b"b c"));
         assert_eq!(find(head), expected);
+        assert_eq!(HeadText::find(head).host, Some(&b"x"[..]));
     }
 
     #[test]

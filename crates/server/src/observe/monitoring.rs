@@ -13,7 +13,7 @@ use clock::Instant;
 use tracing::warn;
 
 use crate::failure::Failure;
-use crate::observe::access_log::{AccessLog, OpenLog};
+use crate::observe::access_log::{AccessLog, Format, OpenLog};
 use crate::observe::connections::Asker;
 use crate::observe::log;
 use crate::observe::metrics::links::LinkInfo;
@@ -28,6 +28,7 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct MonitoringSetup {
     access_log: Option<OpenLog>,
+    access_log_format: Format,
     metrics: Option<Listener>,
 }
 
@@ -41,6 +42,7 @@ impl MonitoringSetup {
         let access_log = settings.access_log.as_ref();
         Ok(Self {
             access_log: access_log.map(|target| target.open(owner)).transpose()?,
+            access_log_format: settings.access_log_format,
             metrics: settings.metrics.map(Listener::bind).transpose()?,
         })
     }
@@ -68,6 +70,7 @@ impl MonitoringSetup {
     pub(crate) fn start(self, trace: Option<Arc<Output>>) -> Result<Monitoring, Failure> {
         let outputs = Outputs {
             access_log: self.access_log.map(OpenLog::start).transpose()?,
+            access_log_format: self.access_log_format,
             trace,
         };
         Ok(Monitoring {
@@ -139,7 +142,9 @@ impl Monitoring {
 
     /// Waits until access log and trace are written, for a while.
     pub(crate) fn close(&self) {
-        let Outputs { access_log, trace } = &*self.outputs;
+        let Outputs {
+            access_log, trace, ..
+        } = &*self.outputs;
         for (name, output) in [("access log", access_log), ("trace", trace)] {
             if let Some(output) = output
                 && !output.close(log::FLUSH_TIME_MAX)
@@ -154,7 +159,11 @@ impl Monitoring {
 #[must_use]
 pub(crate) fn request_log(outputs: &Outputs) -> Option<AccessLog> {
     let output = outputs.access_log.as_ref()?;
-    Some(AccessLog::new(Arc::clone(output), SystemTime::now))
+    Some(AccessLog::new(
+        Arc::clone(output),
+        outputs.access_log_format,
+        SystemTime::now,
+    ))
 }
 
 /// What one worker says of itself.

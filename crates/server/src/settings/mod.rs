@@ -30,7 +30,7 @@ use tracing::level_filters::LevelFilter;
 
 use self::cidr::Cidr;
 use crate::failure::Failure;
-use crate::observe::access_log::AccessLogTarget;
+use crate::observe::access_log::{AccessLogTarget, Format};
 use crate::run::coalescing::Pauses;
 use crate::start::cores;
 use worker::tls::CERTIFICATES_MAX;
@@ -119,6 +119,8 @@ pub(crate) struct Settings {
     pub trace: Option<TraceSettings>,
     /// Where a line for each request is written.
     pub access_log: Option<AccessLogTarget>,
+    /// How that line is written.
+    pub access_log_format: Format,
     /// Where metrics and health are answered, through the host's own TCP.
     pub metrics: Option<SocketAddr>,
     /// Whether the page cache may be used where `O_DIRECT` is refused.
@@ -207,6 +209,7 @@ impl Default for Settings {
             pcap: None,
             trace: None,
             access_log: None,
+            access_log_format: Format::default(),
             metrics: None,
             buffered: false,
             nvme_passthrough: false,

@@ -16,7 +16,7 @@ use super::UserName;
 use super::file::{PortOrOff, Seconds, WholeNumber};
 use super::key::{Key, Number, OFF};
 use crate::failure::Failure;
-use crate::observe::access_log::AccessLogTarget;
+use crate::observe::access_log::{AccessLogTarget, Format};
 use crate::run::coalescing::Pauses;
 
 /// A value that is set from what was written as `W`.
@@ -166,6 +166,22 @@ impl Place<PathBuf> for Option<AccessLogTarget> {
     fn set(&mut self, written: PathBuf, _: &Key, _: &Origin) -> Result<(), Failure> {
         *self = Some(AccessLogTarget::parse(written));
         Ok(())
+    }
+}
+
+impl Place<String> for Format {
+    fn set(&mut self, name: String, _: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = Self::from_name(&name).ok_or_else(|| {
+            Failure::refused(
+                format!("{origin} {name}: unknown format"),
+                "write combined or json",
+            )
+        })?;
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some(format!("\"{}\"", self.name()))
     }
 }
 

@@ -338,10 +338,9 @@ settings! {
 
     ACCESS_LOG = access_log: PathBuf => access_log,
         text("string", "none", "a file to be written, or `-` for stdout"),
-        "A line for each request, in the combined log format, when its reply is over. SIGUSR1 opens \
-         the file again.",
+        "A line for each request, when its reply is over. SIGUSR1 opens the file again.",
         flag "--access-log" {
-            /// Write a line for each request to FILE, in the combined log format; - is stdout
+            /// Write a line for each request to FILE; - is stdout
             ///
             /// The line is written when the reply is over. SIGUSR1 opens the file again, so that it can be
             /// rotated. If the disk or the reader is too slow, lines are dropped and counted; serving does
@@ -349,6 +348,13 @@ settings! {
             #[arg(long, value_name = "FILE")]
             access_log: Option<PathBuf>,
         };
+
+    ACCESS_LOG_FORMAT = access_log_format: String => access_log_format,
+        text("string", "", "`combined`, `json`"),
+        "How a line is written: the combined format of nginx and Apache, or a JSON object with `peer`, \
+         `method`, `target`, `protocol`, `host`, `status`, `referer`, `user_agent`, `body_bytes`, \
+         `reply_seconds` (from the beginning of the reply to the acknowledgment of its last byte) and \
+         `time` (RFC 3339). A request line that has not three words is `request`.";
 
     METRICS = metrics: String => metrics,
         text("string", "none", "`ADDRESS:PORT` of the host's own"),

@@ -1,8 +1,4 @@
-//! The access log: one line per request, in the combined log format of nginx and Apache.
-//!
-//! ```text
-//! 192.0.2.7 - - [22/Nov/2026:09:40:03 +0000] "GET /film.mp4 HTTP/1.1" 206 65536 "-" "curl/8.5.0"
-//! ```
+//! The access log: one line per request ([`line`]).
 //!
 //! A FIFO is written to while somebody reads it: without a reader lines are dropped, and each batch of them
 //! looks whether there is one.
@@ -12,8 +8,10 @@
 //! none without an access log. A separate thread writes ([`crate::observe::output`]): it refuses to make the
 //! worker wait.
 //!
-//! Bounds: [`PENDING_BYTES_MAX`] of requests in progress, [`FIELD_BYTES_MAX`] of each of the three
+//! Bounds: [`PENDING_BYTES_MAX`] of requests in progress, [`line::FIELD_BYTES_MAX`] of each of the
 //! fields that clients choose, [`QUEUE`] for lines that wait. Lines beyond are dropped and counted.
+
+mod line;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -21,7 +19,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use clock::Instant;
 use session::{LoggedRequest, RequestLog, RequestName};
@@ -32,11 +30,11 @@ use crate::observe::output::{Output, OutputLimits, Target};
 use crate::start::files;
 use worker::limiter::Limiter;
 
+pub(crate) use line::Format;
+use line::{Line, TimeText};
+
 /// Text of requests whose replies are under way, bytes: 65,000 lines of common length.
 pub(crate) const PENDING_BYTES_MAX: usize = 16 << 20;
-/// Most bytes written of a request line, a referer or a user agent, escapes included. The rest is
-/// left out.
-pub(crate) const FIELD_BYTES_MAX: usize = 16_384;
 /// What may wait for the thread that writes: a second's lines of a busy server, half a minute's of
 /// a calm one.
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
@@ -45,13 +43,6 @@ pub(crate) const QUEUE: OutputLimits = OutputLimits {
 };
 /// How the log is written to stdout instead of a file.
 pub(crate) const STDOUT: &str = "-";
-
-/// `22/Nov/2026:09:40:03 +0000`
-const TIME_BYTES: usize = 26;
-/// Decimal digits of the largest number.
-const NUMBER_BYTES_MAX: usize = 20;
-/// An address, and what stands between the fields, at most.
-const FRAME_BYTES_MAX: usize = 46 + TIME_BYTES + NUMBER_BYTES_MAX + 32;
 
 /// Where the access log goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -234,186 +225,60 @@ fn open_to_append(path: &Path, owner: Option<(u32, u32)>) -> io::Result<Option<F
 pub(crate) struct AccessLog {
     output: Arc<Output>,
     /// Requests under way, by name.
-    pending: Vec<Option<Pending>>,
+    pending: Vec<Option<Line>>,
     free: Vec<u32>,
     pending_bytes: usize,
+    format: Format,
     clock: fn() -> SystemTime,
-    time: TimeText,
-}
-
-/// A request under way: its line without the time and the length.
-#[derive(Debug)]
-struct Pending {
-    line: Vec<u8>,
-    /// Where the time is to be put.
-    time_at: usize,
-    /// Where the length is to be inserted.
-    length_at: usize,
-    /// What it is counted as in [`PENDING_BYTES_MAX`].
-    bytes: usize,
+    times: TimeText,
 }
 
 impl AccessLog {
-    /// Hands its lines to `output`; `clock` says the time of a reply's end.
+    /// Hands its lines to `output`; `clock` says when a reply begins and ends.
     #[must_use]
-    pub(crate) fn new(output: Arc<Output>, clock: fn() -> SystemTime) -> Self {
+    pub(crate) fn new(output: Arc<Output>, format: Format, clock: fn() -> SystemTime) -> Self {
         Self {
             output,
+            format,
             pending: Vec::new(),
             free: Vec::new(),
             pending_bytes: 0,
             clock,
-            time: TimeText::default(),
+            times: TimeText::default(),
         }
     }
 }
 
 impl RequestLog for AccessLog {
     fn begin(&mut self, request: &LoggedRequest<'_>) -> Option<RequestName> {
-        let pending = Pending::new(request);
-        if self.pending_bytes + pending.bytes > PENDING_BYTES_MAX {
+        let line = Line::new(self.format, request, (self.clock)());
+        if self.pending_bytes + counted_bytes(&line) > PENDING_BYTES_MAX {
             self.output.count_dropped(1);
             return None;
         }
-        self.pending_bytes += pending.bytes;
+        self.pending_bytes += counted_bytes(&line);
         let name = self.free.pop().unwrap_or_else(|| {
             self.pending.push(None);
             u32::try_from(self.pending.len() - 1).expect("invariant: bounded by its bytes")
         });
-        *self.pending.get_mut(index_of(name))? = Some(pending);
+        *self.pending.get_mut(index_of(name))? = Some(line);
         Some(RequestName(name))
     }
 
     fn end(&mut self, RequestName(name): RequestName, body_bytes: u64) {
-        let pending = self.pending.get_mut(index_of(name)).and_then(Option::take);
-        let pending = pending.expect("invariant: each name ends once");
+        let line = self.pending.get_mut(index_of(name)).and_then(Option::take);
+        let line = line.expect("invariant: each name ends once");
         self.free.push(name);
-        self.pending_bytes -= pending.bytes;
-        let time = self.time.at((self.clock)());
-        self.output.push(pending.finish(time, body_bytes));
+        self.pending_bytes -= counted_bytes(&line);
+        let now = (self.clock)();
+        self.output
+            .push(line.finish(now, &mut self.times, body_bytes));
     }
 }
 
-impl Pending {
-    fn new(request: &LoggedRequest<'_>) -> Self {
-        let text = &request.text;
-        let fields = [
-            Some(text.request_line).filter(|line| !line.is_empty()),
-            text.referer,
-            text.user_agent,
-        ];
-        let room: usize = fields.iter().flatten().map(|field| field.len()).sum();
-        let mut line = Vec::with_capacity(FRAME_BYTES_MAX + room);
-        let _ = write!(line, "{} - - [", request.peer);
-        let time_at = line.len();
-        line.extend_from_slice(&[0; TIME_BYTES]);
-        line.extend_from_slice(b"] \"");
-        push_escaped(&mut line, fields[0]);
-        let _ = write!(line, "\" {} ", request.status);
-        let length_at = line.len();
-        line.extend_from_slice(b" \"");
-        push_escaped(&mut line, fields[1]);
-        line.extend_from_slice(b"\" \"");
-        push_escaped(&mut line, fields[2]);
-        line.extend_from_slice(b"\"\n");
-        Self {
-            bytes: line.capacity() + size_of::<Option<Self>>(),
-            line,
-            time_at,
-            length_at,
-        }
-    }
-
-    fn finish(self, time: &[u8; TIME_BYTES], body_bytes: u64) -> Vec<u8> {
-        let Self {
-            mut line,
-            time_at,
-            length_at,
-            ..
-        } = self;
-        if let Some(place) = line.get_mut(time_at..time_at + TIME_BYTES) {
-            place.copy_from_slice(time);
-        }
-        let mut digits = [0; NUMBER_BYTES_MAX];
-        let digits = decimal(body_bytes, &mut digits);
-        line.splice(length_at..length_at, digits.iter().copied());
-        line
-    }
-}
-
-/// What clients wrote, so that it is one field on one line, as nginx escapes it: quotes,
-/// backslashes, control characters and whatever is not ASCII become `\xHH`. What is not there is
-/// `-`.
-fn push_escaped(line: &mut Vec<u8>, field: Option<&[u8]>) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let Some(field) = field else {
-        line.push(b'-');
-        return;
-    };
-    let end = line.len() + FIELD_BYTES_MAX;
-    for &byte in field {
-        let is_plain = matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-        let length = if is_plain { 1 } else { 4 };
-        if line.len() + length > end {
-            return;
-        }
-        if is_plain {
-            line.push(byte);
-        } else {
-            let (high, low) = (usize::from(byte >> 4), usize::from(byte & 15));
-            line.extend_from_slice(&[b'\\', b'x', HEX[high], HEX[low]]);
-        }
-    }
-}
-
-fn decimal(mut number: u64, digits: &mut [u8; NUMBER_BYTES_MAX]) -> &[u8] {
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + u8::try_from(number % 10).expect("invariant: a digit");
-        number /= 10;
-        if number == 0 {
-            return &digits[start..];
-        }
-    }
-}
-
-/// The time as the line has it, made once a second.
-#[derive(Debug)]
-struct TimeText {
-    unix_seconds: Option<u64>,
-    text: [u8; TIME_BYTES],
-}
-
-impl Default for TimeText {
-    fn default() -> Self {
-        Self {
-            unix_seconds: None,
-            text: [b'-'; TIME_BYTES],
-        }
-    }
-}
-
-impl TimeText {
-    /// Unix seconds of 9999-12-31 23:59:59, the last there is a text for.
-    const UNIX_SECONDS_MAX: u64 = 253_402_300_799;
-
-    /// In UTC, like the `Date` of the reply: a log of several hosts needs no thought then.
-    fn at(&mut self, time: SystemTime) -> &[u8; TIME_BYTES] {
-        let unix = time.duration_since(SystemTime::UNIX_EPOCH);
-        let seconds = unix.unwrap_or_default().as_secs();
-        let seconds = seconds.min(Self::UNIX_SECONDS_MAX);
-        if self.unix_seconds.replace(seconds) != Some(seconds) {
-            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-            // `Sun, 22 Nov 2026 09:40:03 GMT`
-            let date = httpdate::fmt_http_date(time);
-            let (day, month, year, clock) =
-                (&date[5..7], &date[8..11], &date[12..16], &date[17..25]);
-            let text = format!("{day}/{month}/{year}:{clock} +0000");
-            self.text.copy_from_slice(text.as_bytes());
-        }
-        &self.text
-    }
+/// What a request under way is counted as in [`PENDING_BYTES_MAX`].
+fn counted_bytes(line: &Line) -> usize {
+    line.bytes() + size_of::<Option<Line>>()
 }
 
 fn index_of(name: u32) -> usize {

@@ -8,9 +8,8 @@ use std::time::{Duration, SystemTime};
 use http::HeadText;
 use session::{LoggedRequest, RequestLog as _, RequestName};
 
-use super::{
-    AccessLog, AccessLogTarget, FIELD_BYTES_MAX, PENDING_BYTES_MAX, Pending, QUEUE, TimeText,
-};
+use super::line::{FIELD_BYTES_MAX, push_escaped};
+use super::{AccessLog, AccessLogTarget, Format, Line, PENDING_BYTES_MAX, QUEUE, TimeText};
 use crate::observe::output::tests::LONG;
 use crate::observe::output::{Output, Target};
 use crate::start::files::tests::make_fifo;
@@ -28,9 +27,13 @@ fn noon() -> SystemTime {
 }
 
 fn log() -> (AccessLog, Receiver<Vec<u8>>) {
+    log_of(Format::Combined)
+}
+
+fn log_of(format: Format) -> (AccessLog, Receiver<Vec<u8>>) {
     let (sender, lines) = channel();
     let output = Output::spawn("test", QUEUE, Lines(sender)).unwrap();
-    (AccessLog::new(Arc::new(output), noon), lines)
+    (AccessLog::new(Arc::new(output), format, noon), lines)
 }
 
 fn request<'a>(peer: &str, head: &'a [u8]) -> LoggedRequest<'a> {
@@ -42,7 +45,11 @@ fn request<'a>(peer: &str, head: &'a [u8]) -> LoggedRequest<'a> {
 }
 
 fn line(peer: &str, head: &[u8], body_bytes: u64) -> String {
-    let (mut log, lines) = log();
+    line_of(Format::Combined, peer, head, body_bytes)
+}
+
+fn line_of(format: Format, peer: &str, head: &[u8], body_bytes: u64) -> String {
+    let (mut log, lines) = log_of(format);
     let name = log.begin(&request(peer, head)).unwrap();
     log.end(name, body_bytes);
     String::from_utf8(lines.recv_timeout(LONG).unwrap()).unwrap()
@@ -66,6 +73,58 @@ fn a_line_has_the_combined_format() {
 }
 
 #[test]
+fn a_line_of_json_has_what_a_machine_reads() {
+    let head = b"GET /a%20b?c HTTP/1.1\r\nHost: a.example\r\nReferer: http://x/\r\n\
+        User-Agent: \"\\\x01\xc3\xa9\xff\r\n\r\n";
+    let line = line_of(Format::Json, "2001:db8::1", head, u64::MAX);
+    assert!(
+        line.ends_with("}\n") && line.matches('\n').count() == 1,
+        "{line}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+    for (name, value) in [
+        ("peer", "2001:db8::1"),
+        ("method", "GET"),
+        ("target", "/a%20b?c"),
+        ("protocol", "HTTP/1.1"),
+        ("host", "a.example"),
+        ("referer", "http://x/"),
+        ("user_agent", "\"\\\u{1}é\u{fffd}"),
+        ("time", "2026-11-22T09:40:03.000Z"),
+    ] {
+        assert_eq!(json[name], value, "{line}");
+    }
+    assert_eq!(
+        (json["status"].as_u64(), json["body_bytes"].as_u64()),
+        (Some(200), Some(u64::MAX))
+    );
+    assert_eq!(json["reply_seconds"].as_f64(), Some(0.0));
+    assert_eq!(json.get("request"), None);
+    let odd: serde_json::Value =
+        serde_json::from_str(&line_of(Format::Json, "192.0.2.7", b"GET /", 0)).unwrap();
+    assert_eq!(odd["request"], "GET /");
+    assert_eq!((odd.get("host"), odd.get("method")), (None, None));
+}
+
+#[test]
+fn how_long_a_reply_took_is_told_to_the_microsecond() {
+    let request = request("192.0.2.7", b"GET / HTTP/1.1\r\n\r\n");
+    let took = |end: SystemTime| {
+        let line = Line::new(Format::Json, &request, noon());
+        let line = line.finish(end, &mut TimeText::default(), 0);
+        let json: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        (json["reply_seconds"].to_string(), json["time"].clone())
+    };
+    let later = took(noon() + Duration::from_micros(61_002_003));
+    assert_eq!(
+        later,
+        ("61.002003".into(), "2026-11-22T09:41:04.002Z".into())
+    );
+    let before = took(noon() - Duration::from_secs(1));
+    assert_eq!(before.0, "0.0");
+}
+
+#[test]
 fn fields_are_escaped_as_nginx_does() {
     let head = b"GET /\"\\\x7f\xc3\xa9~ HTTP/1.1\r\nUser-Agent: a\tb\x1f !\r\n\r\n";
     let line = line("192.0.2.7", head, 0);
@@ -84,7 +143,7 @@ fn fields_are_escaped_as_nginx_does() {
 fn a_field_is_cut_at_its_bound() {
     let cut = |field: &[u8]| {
         let mut line = Vec::new();
-        super::push_escaped(&mut line, Some(field));
+        push_escaped(&mut line, Some(field));
         line
     };
     assert_eq!(cut(&[b'a'; FIELD_BYTES_MAX]).len(), FIELD_BYTES_MAX);
@@ -99,12 +158,11 @@ fn a_field_is_cut_at_its_bound() {
 #[test]
 fn a_line_is_one_allocation_unless_it_is_escaped() {
     let head = b"GET / HTTP/1.1\r\nReferer: a\r\nUser-Agent: b\r\n\r\n";
-    let pending = Pending::new(&request(
-        "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255",
-        head,
-    ));
-    let room = pending.line.capacity();
-    assert_eq!(pending.finish(&[b'-'; 26], u64::MAX).capacity(), room);
+    let request = request("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255", head);
+    let line = Line::new(Format::Combined, &request, noon());
+    let room = line.bytes();
+    let whole = line.finish(noon(), &mut TimeText::default(), u64::MAX);
+    assert_eq!(whole.capacity(), room);
 }
 
 #[test]
@@ -141,7 +199,7 @@ fn the_time_is_formatted_once_a_second() {
     let mut text = TimeText::default();
     let mut at = |seconds, millis| {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + millis);
-        String::from_utf8(text.at(time).to_vec()).unwrap()
+        String::from_utf8(text.combined(time).to_vec()).unwrap()
     };
     assert_eq!(at(0, 0), "01/Jan/1970:00:00:00 +0000");
     assert_eq!(at(0, 999), "01/Jan/1970:00:00:00 +0000");
@@ -156,7 +214,7 @@ fn the_time_is_formatted_once_a_second() {
         "31/Dec/9999:23:59:59 +0000"
     );
     let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
-    assert_eq!(&text.at(before)[..11], b"01/Jan/1970");
+    assert_eq!(&text.combined(before)[..11], b"01/Jan/1970");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use counters::{CounterSet as _, counters};
 
 use super::links::LinkInfo;
 use super::{Health, Page};
+use crate::observe::access_log::Format;
 use crate::observe::log;
 use crate::observe::output::Output;
 use crate::observe::report::Pair;
@@ -18,6 +19,8 @@ use crate::observe::report::Pair;
 pub(crate) struct Outputs {
     /// A line for each request; `None`: not configured.
     pub access_log: Option<Arc<Output>>,
+    /// How its lines are written.
+    pub access_log_format: Format,
     /// Records of traced connections; `None`: not configured.
     pub trace: Option<Arc<Output>>,
 }
