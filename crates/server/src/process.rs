@@ -2,7 +2,7 @@
 //!
 //! It refuses to decide anything else. Bounded by: nothing, it keeps none.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -10,7 +10,7 @@ use tracing::Level;
 
 use crate::doctor;
 use crate::failure::{EXIT_OK, Failure};
-use crate::observe::log::{self, LogWriters};
+use crate::observe::log;
 use crate::settings::Settings;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
 use crate::{reload, start, store_command};
@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
 
 /// Serves until a signal or a fault ends it.
 fn serve(settings: &Settings) -> Result<(), Failure> {
-    start_log(settings);
+    log::init(settings.log);
     log::install_panic_hook();
     let outcome = start::serve(settings);
     log::close();
@@ -45,7 +45,7 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
 
 /// Looks whether it could serve, and touches nothing.
 fn check(settings: &Settings) -> Result<(), Failure> {
-    start_log(settings);
+    log::init(settings.log);
     start::check(settings)
 }
 
@@ -60,17 +60,4 @@ fn exit_code(outcome: Result<(), Failure>) -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
-}
-
-fn start_log(settings: &Settings) {
-    // Colours only on a terminal, and not if NO_COLOR is set (no-color.org).
-    let is_colour_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
-        .with_max_level(settings.log)
-        .with_writer(LogWriters)
-        .with_ansi(std::io::stderr().is_terminal() && !is_colour_unwanted)
-        .with_target(false)
-        // It would report a log that cannot be written by `eprintln!`, which panics then.
-        .log_internal_errors(false)
-        .init();
 }

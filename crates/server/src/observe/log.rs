@@ -10,16 +10,21 @@
 //!
 //! There is one log per process, because there is one stderr.
 
+use std::env;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::observe::output::{Output, OutputLimits, Target};
 
@@ -45,6 +50,38 @@ struct Stderr(File);
 impl Target for Stderr {
     fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
         self.0.write_all(lines)
+    }
+}
+
+/// Changes the least severe level that is logged.
+static SET_LEVEL: OnceLock<Box<dyn Fn(LevelFilter) + Send + Sync>> = OnceLock::new();
+
+/// Begins the log, from this level on: the first call in a process does.
+pub(crate) fn init(level: LevelFilter) {
+    // Colours only on a terminal, and not if NO_COLOR is set (no-color.org).
+    let is_colour_unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let (filter, handle) = reload::Layer::new(level);
+    let lines = fmt::layer()
+        .with_writer(LogWriters)
+        .with_ansi(io::stderr().is_terminal() && !is_colour_unwanted)
+        .with_target(false)
+        // It would report a log that cannot be written by `eprintln!`, which panics then.
+        .log_internal_errors(false);
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .init();
+    let set = move |level| {
+        // The log is there as long as the process.
+        let _ = handle.reload(level);
+    };
+    let _ = SET_LEVEL.set(Box::new(set));
+}
+
+/// From now on, lines of this level and of more severe ones are logged.
+pub(crate) fn set_level(level: LevelFilter) {
+    if let Some(set) = SET_LEVEL.get() {
+        set(level);
     }
 }
 

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sites::Sites;
+use tracing::level_filters::LevelFilter;
 
 use crate::failure::Failure;
 use crate::settings::sites::compile;
@@ -23,12 +24,13 @@ use files::OperatorFiles;
 pub(crate) use loader::Loader;
 
 /// Keys of the configuration file that a change of needs no restart.
-pub(crate) const RELOADED: [&str; 8] = [
+pub(crate) const RELOADED: [&str; 9] = [
     "cache_control",
     "certificate",
     "cors",
     "header",
     "hidden_files",
+    "log",
     "site",
     "ticket_keys",
     "types",
@@ -43,6 +45,8 @@ pub(crate) struct Loaded {
     pub sites: Arc<Sites>,
     /// How many sites the operator has named.
     pub site_count: usize,
+    /// Least severe level logged.
+    pub log: LevelFilter,
     /// Keys whose new values wait for a restart.
     pub waiting: Vec<&'static str>,
 }
@@ -133,6 +137,7 @@ impl Source {
             tls: tls.transpose()?,
             sites: Arc::new(sites),
             site_count: settings.sites.len(),
+            log: settings.log,
             waiting: Vec::new(),
         })
     }

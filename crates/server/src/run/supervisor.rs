@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 
 use diskmap::Disk;
 use link::Link;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::failure::Failure;
 use crate::observe::connections::Asker;
+use crate::observe::log;
 use crate::observe::metrics::Page;
 use crate::observe::metrics::overview;
 use crate::observe::monitoring::Monitoring;
@@ -461,6 +462,8 @@ impl Supervisor {
         let sites = &loaded.sites;
         self.workers
             .command(|| Command::SetSites(Arc::clone(sites)));
+        log::set_level(loaded.log);
+        debug!("SIGHUP: the log is at {}", loaded.log);
         let certificates = loaded.tls.map_or(0, |tls| tls.certificates.count());
         let sites = loaded.site_count;
         info!(sites, certificates, "SIGHUP: the files are read again");

@@ -139,6 +139,9 @@ fn sighup_changes_sites_for_requests_that_follow() {
     atlas.signal(libc::SIGHUP);
     atlas.stderr_line("new values of these wait for a restart: slots");
     assert_eq!(status(), "200");
+    std::fs::write(&config, format!("log = \"debug\"\n{open}")).unwrap();
+    atlas.signal(libc::SIGHUP);
+    atlas.stderr_line("SIGHUP: the log is at debug");
     std::fs::write(&config, "[[site]]\nnams = [\"a\"]\n").unwrap();
     atlas.signal(libc::SIGHUP);
     let line = atlas.stderr_line("SIGHUP: nothing is changed");
