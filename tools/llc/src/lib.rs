@@ -15,8 +15,12 @@
 )]
 
 pub mod cache;
+pub mod closed_loop;
 pub mod layout;
 pub mod machine;
 pub mod replay;
+pub mod rivals;
 pub mod rng;
+pub mod tables;
 pub mod trace;
+pub mod validation;

@@ -90,6 +90,11 @@ impl Replay {
         }
     }
 
+    /// Accesses to lines that were counted.
+    pub(crate) const fn accesses(&self) -> u64 {
+        self.cache.counts().accesses
+    }
+
     /// Forgets what was counted so far, but not what the caches hold: the end of the warm-up.
     pub fn restart_counting(&mut self) {
         self.cache.restart_counting();

@@ -17,6 +17,7 @@ mod drill;
 mod fuzz;
 mod interop;
 mod lab;
+mod memory;
 mod netns;
 mod rights;
 mod simulate;
@@ -56,6 +57,8 @@ enum Command {
     Interop(interop::InteropOptions),
     /// Tries zero copy with the drivers of NICs, in guests that QEMU emulates (needs root)
     Lab(lab::LabOptions),
+    /// Models memory traffic: last-level cache, DDIO and DRAM under Atlas and its rivals
+    Memory(memory::MemoryOptions),
     /// Runs the whole server on a virtual clock, seeded
     Sim(sim::Options),
     /// Runs the tests of all crates, some seeds of the simulator, and the server whole over one link
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Drill { files } => drill::run_command(files),
         Command::Interop(options) => interop::run_command(options),
         Command::Lab(options) => lab::run_command(options),
+        Command::Memory(options) => memory::run_command(options, &testbed::workspace_root()),
         Command::Sim(options) => simulate::run_command(options),
         Command::Test(options) => test::run_command(options),
         Command::Tidy => tidy::run_command(),
