@@ -116,3 +116,67 @@ impl Replay {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Replacement;
+
+    /// Reads and writes of each byte when the disk fills all of `slots` slots, 60 KiB of each, before they are touched
+    /// otherwise, and so on in turn.
+    fn replay(layout: Layout, slots: u32, touches: &[Touch]) -> Report {
+        const BYTES: u32 = 60 << 10;
+        const TURNS: u32 = 4;
+        let machine = Machine::haswell(2).with_replacement(Replacement::Lru);
+        let mut replay = Replay::new(machine, layout, 3);
+        for turn in 0..TURNS {
+            if turn == TURNS / 2 {
+                replay.restart_counting();
+            }
+            for touch in touches {
+                for slot in 0..slots {
+                    replay.take(&Event {
+                        at_ns: 0,
+                        worker: 2,
+                        touch: *touch,
+                        slot,
+                        offset_bytes: 0,
+                        bytes: BYTES,
+                    });
+                }
+            }
+        }
+        replay.report(u64::from(BYTES * slots * TURNS / 2))
+    }
+
+    const TLS: [Touch; 3] = [Touch::DiskWrite, Touch::Seal, Touch::NicRead];
+
+    #[test]
+    fn slots_that_fit_need_no_memory_and_others_as_much_as_figure_12_says() {
+        // Sealing has put 6 MB anywhere in the LLC, where the disk updates them.
+        let few = replay(Layout::ARENA, 100, &TLS);
+        assert_eq!((few.read, few.written, few.cpu_misses), (0.0, 0.0, 0));
+        // 39 MB (12c): all is read to be sealed, and to be sent what is sealed before the last 20 MiB.
+        let many = replay(Layout::ARENA, 640, &TLS);
+        let share = Machine::haswell(2).llc_bytes() as f64 / f64::from(640 * (60 << 10));
+        let near = |value: f64, expected: f64| (value - expected).abs() < 0.01;
+        assert!(near(many.read, 2.0 - share), "{many:?}");
+        // What is filled or sealed is written, and of what is sent the two ways in which the disk writes anew.
+        assert!(near(many.written, 2.0 - share + share * 0.1), "{many:?}");
+        // 12b: all but what fits the two ways.
+        let plaintext = replay(Layout::ARENA, 640, &[Touch::DiskWrite, Touch::NicRead]);
+        assert!(
+            near(plaintext.read, 1.0 - share * 0.1) && near(plaintext.written, 1.0),
+            "{plaintext:?}"
+        );
+        assert_eq!(plaintext.cpu_misses, 0);
+    }
+
+    #[test]
+    fn two_colours_use_the_sets_that_one_leaves_empty() {
+        // 10 MB, half of the LLC, which lie in half of its sets or in all of them.
+        let one = replay(Layout::LENT, 170, &TLS);
+        let two = replay(Layout::TWO_COLOURS, 170, &TLS);
+        assert!(two.read < one.read / 3.0, "{one:?} {two:?}");
+    }
+}

@@ -3,6 +3,7 @@
 //! Every number is of one seed, unless a table says otherwise.
 
 use std::fmt::Write as _;
+use std::io;
 
 use crate::cache::{Agent, Stage};
 use crate::closed_loop::{Case, Hardware, Order, Outcome};
@@ -14,8 +15,11 @@ use crate::rivals::{
 };
 use crate::validation::{EXPERIMENTS, Origin};
 
+/// Takes lines of a table as they are made; a run of the model may end at any of them.
+pub type Sink<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
+
 /// A table: its name in the page, and what makes it.
-pub type Table = (&'static str, fn() -> String);
+pub type Table = (&'static str, fn(&mut Sink<'_>) -> io::Result<()>);
 
 /// All of them, in the page's order.
 pub const TABLES: [Table; 6] = [
@@ -76,8 +80,8 @@ fn run(case: &Case) -> String {
     traffic(case, &case.run(1))
 }
 
-fn paper_and_model() -> String {
-    let mut text = head(&[
+fn paper_and_model(sink: &mut Sink<'_>) -> io::Result<()> {
+    sink(&head(&[
         "Run",
         "What",
         "Paper (figure)",
@@ -85,7 +89,7 @@ fn paper_and_model() -> String {
         "Fits",
         "LRU",
         "random",
-    ]);
+    ]))?;
     for experiment in &EXPERIMENTS {
         let by_policy = POLICIES.map(|(policy, _)| {
             let seeds = if policy == Replacement::Srrip {
@@ -128,21 +132,21 @@ fn paper_and_model() -> String {
                 fits,
             ];
             cells.extend(others);
-            text += &row::<String>(&cells);
+            sink(&row::<String>(&cells))?;
         }
     }
-    text
+    Ok(())
 }
 
-fn sensitivity() -> String {
-    let mut text = head(&["Parameter", "Run", "Values", "Read / network"]);
+fn sensitivity(sink: &mut Sink<'_>) -> io::Result<()> {
+    sink(&head(&["Parameter", "Run", "Values", "Read / network"]))?;
     let mut add = |name: &str, case: &str, values: &[f64], set: &dyn Fn(f64) -> Case| {
         let read = values
             .iter()
             .map(|value| number(set(*value).run(1).report.read));
         let read: Vec<String> = read.collect();
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-        text += &row(&[name, case, &values.join(", "), &read.join(", ")]);
+        sink(&row(&[name, case, &values.join(", "), &read.join(", ")]))
     };
     add(
         "least time of a round (`ATLAS_2017_POLL_US`)",
@@ -153,7 +157,7 @@ fn sensitivity() -> String {
             case.server.poll_us = value;
             case
         },
-    );
+    )?;
     add(
         "Gb/s of a core (`ATLAS_2017_TLS_CORE_GBPS`)",
         "Atlas, TLS, full",
@@ -163,7 +167,7 @@ fn sensitivity() -> String {
             case.server.core_gbps = value;
             case
         },
-    );
+    )?;
     add(
         "cold lines for 4 KiB (`NETFLIX_COLD_LINES`)",
         "Netflix, plaintext",
@@ -173,7 +177,7 @@ fn sensitivity() -> String {
             case.server.metadata.cold_lines = value;
             case
         },
-    );
+    )?;
     add(
         "window of a client, KB (not fitted)",
         "Atlas, TLS, full",
@@ -183,12 +187,11 @@ fn sensitivity() -> String {
             case.load.window_bytes = (value * 1024.0) as u32;
             case
         },
-    );
-    text
+    )
 }
 
 /// Who reads and writes a byte, and when.
-fn ledger() -> String {
+fn ledger(sink: &mut Sink<'_>) -> io::Result<()> {
     let columns = [
         "Server",
         "Gb/s",
@@ -202,7 +205,7 @@ fn ledger() -> String {
         "metadata",
         "**written**",
     ];
-    let mut text = head(&columns);
+    sink(&head(&columns))?;
     let plaintext = Protocol::Plaintext;
     let tls = Protocol::Tls;
     let full = 16_000;
@@ -270,13 +273,13 @@ fn ledger() -> String {
         ];
         let mut cells = vec![name.to_owned()];
         cells.extend(numbers.map(number));
-        text += &row(&cells);
+        sink(&row(&cells))?;
     }
-    text
+    Ok(())
 }
 
 /// The paper's remedy, a bound, and both, on its Atlas.
-fn remedy() -> String {
+fn remedy(sink: &mut Sink<'_>) -> io::Result<()> {
     // Bytes of slots in use: 128 x 16 KiB x 4.
     let bound = 128;
     let variants = [
@@ -306,14 +309,14 @@ fn remedy() -> String {
             true,
         ),
     ];
-    let mut text = head(&[
+    sink(&head(&[
         "Atlas 2017",
         "plaintext, 2,000",
         "plaintext, full",
         "TLS, full",
         "TLS, LRU",
         "TLS, random",
-    ]);
+    ]))?;
     for (name, order, bound, is_prompt) in variants {
         let case = |protocol, connections, replacement| {
             let mut case = on_paper_machine(atlas_2017(protocol), 4, connections);
@@ -333,14 +336,14 @@ fn remedy() -> String {
         ];
         let mut cells = vec![name.to_owned()];
         cells.extend(cases.iter().map(run));
-        text += &row(&cells);
+        sink(&row(&cells))?;
     }
-    text
+    Ok(())
 }
 
 /// This project's pipeline on the paper's machine, by what is in use and where.
-fn bound() -> String {
-    let mut text = head(&[
+fn bound(sink: &mut Sink<'_>) -> io::Result<()> {
+    sink(&head(&[
         "Slots of each worker",
         "plaintext, one colour",
         "two colours",
@@ -350,7 +353,7 @@ fn bound() -> String {
         "two colours, FIFO",
         "cores full (18.8)",
         "8 of 20 ways, plaintext",
-    ]);
+    ]))?;
     for bound in [NO_BOUND, 68, 34, 17] {
         let case = |protocol, layout| {
             let mut case = on_paper_machine(atlas_bounded(protocol, bound), 4, 16_000);
@@ -382,9 +385,9 @@ fn bound() -> String {
         };
         let mut cells = vec![format!("{name}: {bytes:.0} MB")];
         cells.extend(cases.iter().map(run));
-        text += &row(&cells);
+        sink(&row(&cells))?;
     }
-    text
+    Ok(())
 }
 
 /// Eight cores, disks and NICs of 200 Gb/s.
@@ -399,15 +402,15 @@ const FAST: Hardware = Hardware {
 };
 
 /// Machines that are sold today, at 73 and 196 Gb/s.
-fn machines() -> String {
-    let mut text = head(&[
+fn machines(sink: &mut Sink<'_>) -> io::Result<()> {
+    sink(&head(&[
         "Machine",
         "In use",
         "plaintext, 73 Gb/s",
         "TLS, 73 Gb/s",
         "plaintext, 196 Gb/s",
         "TLS, 196 Gb/s",
-    ]);
+    ]))?;
     let machines = [
         ("2 of 16 ways", Machine::intel_victim(2)),
         ("8 of 16 ways", Machine::intel_victim(8)),
@@ -443,8 +446,8 @@ fn machines() -> String {
                     }));
                 }
             }
-            text += &row(&cells);
+            sink(&row(&cells))?;
         }
     }
-    text
+    Ok(())
 }

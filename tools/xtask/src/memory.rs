@@ -1,9 +1,11 @@
 //! `cargo xtask memory`: the tables of `docs/memory.md`, by the model of `tools/llc`.
 
+use std::io;
 use std::path::Path;
 
 use anyhow::Result;
 
+use testbed::interrupt;
 use testbed::pages::Part;
 
 /// Where the tables are.
@@ -20,14 +22,20 @@ pub(crate) struct MemoryOptions {
     only: String,
 }
 
-/// Makes the tables, in some minutes on one core, and prints them.
+/// Makes the tables, in some minutes on one core, and prints their rows as they are made.
 pub(crate) fn run_command(options: &MemoryOptions, root: &Path) -> Result<()> {
     for (name, table) in llc::tables::TABLES {
         if !name.contains(&options.only) {
             continue;
         }
-        let text = table();
-        println!("{name}\n\n{text}");
+        println!("{name}\n");
+        let mut text = String::new();
+        table(&mut |lines| {
+            print!("{lines}");
+            text += lines;
+            interrupt::check().map_err(io::Error::other)
+        })?;
+        println!();
         if options.write {
             let command = "cargo xtask memory --write";
             Part {

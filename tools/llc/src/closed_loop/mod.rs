@@ -153,3 +153,24 @@ impl Case {
         run::Loop::new(self, seed).run()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Order;
+    use crate::rivals::{Protocol, atlas_bounded, on_paper_machine};
+
+    #[test]
+    fn a_run_is_its_seed_and_keeps_its_bound() {
+        let mut case = on_paper_machine(atlas_bounded(Protocol::Tls, 20), 4, 8_000);
+        let first = case.run(5);
+        assert_eq!(first, case.run(5));
+        assert_ne!(first, case.run(6));
+        let most = 20.0 * 4.0 * f64::from(case.server.read_bytes);
+        assert!(first.used_bytes <= most, "{first:?}");
+        assert!((65.0..73.3).contains(&first.gbps), "{first:?}");
+        // Neither the bound nor the order does it alone.
+        case.server.order = Order::Fifo;
+        let fifo = case.run(5);
+        assert!(fifo.report.written > 3.0 * first.report.written, "{fifo:?}");
+    }
+}
