@@ -121,8 +121,8 @@ pub const fn linux_ktls() -> Server {
     }
 }
 
-/// This project's worker: reads of 60 KiB into the warmest slot, sealed in place, frames handed over one by one.
-/// Its slots are those of [`Layout::LENT`], 512 of each worker, and no bound but these.
+/// This project's worker without a bound: reads of 60 KiB into the warmest slot, sealed in place, frames handed over one
+/// by one. It has 512 slots, in one colour.
 #[must_use]
 pub const fn atlas(protocol: Protocol) -> Server {
     Server {

@@ -38,14 +38,13 @@ const POLICIES: [(Replacement, &str); 3] = [
     (Replacement::Lru, "LRU"),
     (Replacement::Random, "random"),
 ];
-const PROTOCOLS: [(Protocol, &str); 2] =
-    [(Protocol::Plaintext, "plaintext"), (Protocol::Tls, "TLS")];
 /// Where no bound is meant.
 const NO_BOUND: u32 = u32::MAX;
 
-fn head(columns: &[&str]) -> String {
-    let rule: Vec<&str> = columns.iter().map(|_| "---").collect();
-    row(columns) + &row(&rule)
+/// The first two lines of a table with these columns, which `|` separates.
+fn head(columns: &str) -> String {
+    let rule = vec!["---"; columns.split('|').count()];
+    format!("| {columns} |\n") + &row(&rule)
 }
 
 fn row<T: AsRef<str>>(cells: &[T]) -> String {
@@ -81,15 +80,9 @@ fn run(case: &Case) -> String {
 }
 
 fn paper_and_model(sink: &mut Sink<'_>) -> io::Result<()> {
-    sink(&head(&[
-        "Run",
-        "What",
-        "Paper (figure)",
-        "Model",
-        "Fits",
-        "LRU",
-        "random",
-    ]))?;
+    sink(&head(
+        "Run | What | Paper (figure) | Model | Fits | LRU | random",
+    ))?;
     for experiment in &EXPERIMENTS {
         let by_policy = POLICIES.map(|(policy, _)| {
             let seeds = if policy == Replacement::Srrip {
@@ -99,6 +92,7 @@ fn paper_and_model(sink: &mut Sink<'_>) -> io::Result<()> {
             };
             experiment.run(policy, seeds)
         });
+        let mut name = experiment.name;
         for target in experiment.targets {
             let values = |outcomes: &Vec<Outcome>| -> Vec<f64> {
                 outcomes.iter().map(target.measure).collect()
@@ -125,7 +119,7 @@ fn paper_and_model(sink: &mut Sink<'_>) -> io::Result<()> {
                 number(most)
             );
             let mut cells = vec![
-                experiment.name.into(),
+                std::mem::take(&mut name).into(),
                 target.what.into(),
                 target.paper.into(),
                 spread,
@@ -139,7 +133,7 @@ fn paper_and_model(sink: &mut Sink<'_>) -> io::Result<()> {
 }
 
 fn sensitivity(sink: &mut Sink<'_>) -> io::Result<()> {
-    sink(&head(&["Parameter", "Run", "Values", "Read / network"]))?;
+    sink(&head("Parameter | Run | Values | Read / network"))?;
     let mut add = |name: &str, case: &str, values: &[f64], set: &dyn Fn(f64) -> Case| {
         let read = values
             .iter()
@@ -192,20 +186,9 @@ fn sensitivity(sink: &mut Sink<'_>) -> io::Result<()> {
 
 /// Who reads and writes a byte, and when.
 fn ledger(sink: &mut Sink<'_>) -> io::Result<()> {
-    let columns = [
-        "Server",
-        "Gb/s",
-        "CPU reads to seal",
-        "CPU reads metadata",
-        "NIC reads payload",
-        "**read**",
-        "filled, not sealed",
-        "sealed, not sent",
-        "sent",
-        "metadata",
-        "**written**",
-    ];
-    sink(&head(&columns))?;
+    sink(&head(
+        "Server | Gb/s | CPU reads to seal | CPU reads metadata | NIC reads payload | **read** | filled, not sealed | sealed, not sent | sent | metadata | **written**",
+    ))?;
     let plaintext = Protocol::Plaintext;
     let tls = Protocol::Tls;
     let full = 16_000;
@@ -235,16 +218,19 @@ fn ledger(sink: &mut Sink<'_>) -> io::Result<()> {
             on_paper_machine(linux_ktls(), 8, full),
         ),
         (
-            "this Atlas, plaintext",
+            "Atlas, no bound, plaintext",
             on_paper_machine(atlas(plaintext), 4, full),
         ),
-        ("this Atlas, TLS", on_paper_machine(atlas(tls), 4, full)),
         (
-            "34 slots, two colours, plaintext",
+            "Atlas, no bound, TLS",
+            on_paper_machine(atlas(tls), 4, full),
+        ),
+        (
+            "Atlas, 34 slots a worker, plaintext",
             on_paper_machine(atlas_bounded(plaintext, 34), 4, full),
         ),
         (
-            "34 slots, two colours, TLS",
+            "Atlas, 34 slots a worker, TLS",
             on_paper_machine(atlas_bounded(tls, 34), 4, full),
         ),
     ];
@@ -309,14 +295,9 @@ fn remedy(sink: &mut Sink<'_>) -> io::Result<()> {
             true,
         ),
     ];
-    sink(&head(&[
-        "Atlas 2017",
-        "plaintext, 2,000",
-        "plaintext, full",
-        "TLS, full",
-        "TLS, LRU",
-        "TLS, random",
-    ]))?;
+    sink(&head(
+        "Atlas 2017 | plaintext, 2,000 | plaintext, full | TLS, full | TLS, LRU | TLS, random",
+    ))?;
     for (name, order, bound, is_prompt) in variants {
         let case = |protocol, connections, replacement| {
             let mut case = on_paper_machine(atlas_2017(protocol), 4, connections);
@@ -343,17 +324,9 @@ fn remedy(sink: &mut Sink<'_>) -> io::Result<()> {
 
 /// This project's pipeline on the paper's machine, by what is in use and where.
 fn bound(sink: &mut Sink<'_>) -> io::Result<()> {
-    sink(&head(&[
-        "Slots of each worker",
-        "plaintext, one colour",
-        "two colours",
-        "TLS, one colour",
-        "two colours",
-        "72 KiB apart",
-        "two colours, FIFO",
-        "cores full (18.8)",
-        "8 of 20 ways, plaintext",
-    ]))?;
+    sink(&head(
+        "Slots of each worker | plaintext, one colour | two colours | TLS, one colour | two colours | 72 KiB apart | two colours, FIFO | cores full (18.8) | 8 of 20 ways, plaintext",
+    ))?;
     for bound in [NO_BOUND, 68, 34, 17] {
         let case = |protocol, layout| {
             let mut case = on_paper_machine(atlas_bounded(protocol, bound), 4, 16_000);
@@ -403,33 +376,28 @@ const FAST: Hardware = Hardware {
 
 /// Machines that are sold today, at 73 and 196 Gb/s.
 fn machines(sink: &mut Sink<'_>) -> io::Result<()> {
-    sink(&head(&[
-        "Machine",
-        "In use",
-        "plaintext, 73 Gb/s",
-        "TLS, 73 Gb/s",
-        "plaintext, 196 Gb/s",
-        "TLS, 196 Gb/s",
-    ]))?;
+    sink(&head(
+        "Machine | In use | plaintext, 73 Gb/s | TLS, 73 Gb/s | plaintext, 196 Gb/s | TLS, 196 Gb/s",
+    ))?;
     let machines = [
-        ("2 of 16 ways", Machine::intel_victim(2)),
-        ("8 of 16 ways", Machine::intel_victim(8)),
-        ("", Machine::amd()),
-        ("16 of 16 ways", Machine::amd_sdci(16)),
+        ("Intel, 2 of 16 ways", Machine::intel_victim(2)),
+        ("Intel, 8 of 16 ways", Machine::intel_victim(8)),
+        ("AMD, no injection", Machine::amd()),
+        ("AMD SDCI, 16 of 16 ways", Machine::amd_sdci(16)),
     ];
-    for (ways, machine) in machines {
+    for (mut name, machine) in machines {
         // Bytes in use of all workers, of 4 and of 8.
         for (in_use, bounds) in [
             ("no bound", [NO_BOUND; 2]),
             ("16.7 MB", [68, 34]),
             ("8.4 MB", [34, 17]),
         ] {
-            let mut cells = vec![format!("{} {ways}", machine.name), in_use.into()];
+            let mut cells = vec![std::mem::take(&mut name).to_owned(), in_use.to_owned()];
             for (hardware, bound, core) in [
                 (paper_hardware(4), bounds[0], 25.0),
                 (FAST, bounds[1], 30.0),
             ] {
-                for (protocol, _) in PROTOCOLS {
+                for protocol in [Protocol::Plaintext, Protocol::Tls] {
                     let mut server = match bound {
                         NO_BOUND => atlas(protocol),
                         _ => atlas_bounded(protocol, bound),
