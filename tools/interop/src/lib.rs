@@ -13,7 +13,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`scenario`] | the paths, and what is fetched over them |
-//! | [`client`] | gVisor's netstack (a Go program), lwIP (a C program), smoltcp (here) |
+//! | [`client`] | gVisor's netstack (a Go program), lwIP (a C program) |
 //! | [`observed`] | what the wire shows: options, SACK, bytes sent again, damaged frames |
 //! | [`run`] | one client over one path, and what must hold |
 //!

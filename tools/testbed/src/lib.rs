@@ -26,7 +26,6 @@ pub mod film;
 pub mod interrupt;
 pub mod latency;
 pub mod namespace;
-pub mod openssl;
 pub mod packages;
 pub mod pages;
 pub mod process;

@@ -24,13 +24,12 @@ const fn package(program: &'static str, package: &'static str) -> Package {
 
 /// What `test` uses. Without one of them a check is skipped, and says so.
 /// A library is known by a file of it.
-pub const FOR_TESTS: [Package; 11] = [
+pub const FOR_TESTS: [Package; 10] = [
     package("ip", "iproute2"),
     package("curl", "curl"),
     package("iptables", "iptables"),
     package("nginx", "nginx-light"),
     package("setpriv", "util-linux"),
-    package("openssl", "openssl"),
     package("mkfs.erofs", "erofs-utils"),
     package("mksquashfs", "squashfs-tools"),
     package("chattr", "e2fsprogs"),

@@ -21,7 +21,7 @@ pub(crate) struct InteropOptions {
     /// The server to test (default: builds the release binary)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
-    /// Only these clients: gVisor, smoltcp, lwIP
+    /// Only these clients: gVisor, lwIP
     #[arg(long, value_name = "NAME")]
     client: Vec<Kind>,
     /// The clients' programs are built already

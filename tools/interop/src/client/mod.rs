@@ -1,7 +1,6 @@
 //! The clients: who they are, what they must agree to, what they say at the end.
 
 pub mod program;
-mod real_time;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -20,22 +19,19 @@ use crate::observed::Options;
 pub enum Kind {
     /// gVisor's netstack, in a Go program.
     Gvisor,
-    /// smoltcp, in this process.
-    Smoltcp,
     /// lwIP as Debian builds it, in a C program.
     Lwip,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Gvisor, Self::Smoltcp, Self::Lwip];
+    pub const ALL: [Self; 2] = [Self::Gvisor, Self::Lwip];
 
     /// Its name on the command line and in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gvisor => "gVisor",
-            Self::Smoltcp => "smoltcp",
             Self::Lwip => "lwIP",
         }
     }
@@ -43,7 +39,7 @@ impl Kind {
     /// What it offers, so what must be agreed. Debian's lwIP is built without SACK and timestamps.
     #[must_use]
     pub const fn options(self) -> Options {
-        let is_full = !matches!(self, Self::Lwip);
+        let is_full = matches!(self, Self::Gvisor);
         Options {
             sack: is_full,
             timestamps: is_full,
@@ -89,8 +85,7 @@ pub struct Report {
 pub struct Client {
     /// Which one.
     pub kind: Kind,
-    /// Its program; `None`: it runs in this process.
-    program: Option<PathBuf>,
+    program: PathBuf,
 }
 
 /// Why a client cannot be had here; or that it is broken, which is an error.
@@ -103,16 +98,15 @@ impl Client {
     /// Its program does not build although all that it needs is there.
     pub fn find(kind: Kind, is_built: bool) -> Found {
         let program = match kind {
-            Kind::Smoltcp => Ok(None),
-            _ if is_built => Ok(Some(program::path(kind))),
-            Kind::Gvisor => program::build_gvisor()?.map(Some),
-            Kind::Lwip => program::build_lwip()?.map(Some),
+            _ if is_built => Ok(program::path(kind)),
+            Kind::Gvisor => program::build_gvisor()?,
+            Kind::Lwip => program::build_lwip()?,
         };
         Ok(program.map(|program| Self { kind, program }))
     }
 
-    /// Fetches everything, and stays until `is_over`: frames come and go through `frames`. A program
-    /// runs in this namespace, which has no interface.
+    /// Fetches everything, and stays until `is_over`: frames come and go through `frames`. It runs in this
+    /// namespace, which has no interface.
     ///
     /// # Errors
     /// The first thing that is not as it is to be.
@@ -122,10 +116,7 @@ impl Client {
         frames: OwnedFd,
         is_over: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<Report> {
-        let report = match &self.program {
-            Some(program) => program::run(program, namespace, frames, is_over),
-            None => real_time::run(frames, is_over),
-        };
+        let report = program::run(&self.program, namespace, frames, is_over);
         report.with_context(|| self.kind.name())
     }
 }

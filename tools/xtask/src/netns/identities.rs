@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
@@ -42,11 +42,6 @@ impl Identities {
             first,
             second,
         })
-    }
-
-    /// Where to write things that concern this run.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
     }
 
     /// Whom clients trust, PEM.

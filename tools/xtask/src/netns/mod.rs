@@ -3,16 +3,15 @@
 //! Each check prints one line; the checks of two links run at once. It refuses to touch the host's own interfaces: clients, servers and
 //! loss live in namespaces made here and deleted afterwards. Bounded by: a limit on every wait.
 
+mod addresses;
 mod black_hole;
 mod changing;
 mod files;
 mod https;
 mod identities;
 mod setup;
-mod shared_address;
 mod strays;
 mod trouble;
-mod virtual_addresses;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -275,8 +274,7 @@ impl Run<'_> {
                 changing::run(suite, atlas, self.identities);
             }
             LinkKind::Xdp if is_first => {
-                shared_address::run(suite, atlas, library);
-                virtual_addresses::run(suite, atlas, library);
+                addresses::run(suite, atlas, library);
             }
             _ => {}
         }
@@ -298,7 +296,7 @@ struct LinkChecks<'a> {
 }
 
 impl LinkChecks<'_> {
-    /// What a link does to a gigabyte, it does to eight megabytes.
+    /// What a link does to a gigabyte, it does to eight megabytes; and players see no link.
     const fn has_huge(&self) -> bool {
         self.pass.has_all && !self.quick
     }
@@ -322,8 +320,6 @@ struct Group {
     checks: fn(&mut Suite, &LinkChecks<'_>),
     settings: Settings,
     is_https: bool,
-    /// Whether it depends on the link, or on the number of workers.
-    is_of_link: bool,
     /// What the server must have counted beside replies and reads.
     nonzero_counters: &'static [&'static str],
 }
@@ -337,7 +333,6 @@ const HTTP: Group = Group {
     },
     settings: Settings::LongGrace,
     is_https: false,
-    is_of_link: true,
     nonzero_counters: &[],
 };
 const HTTPS: Group = Group {
@@ -347,13 +342,16 @@ const HTTPS: Group = Group {
         let (setup, library) = (fixture.setup, fixture.library);
         files::run(suite, setup, library, fixture.access(), link.has_huge());
         https::run_transfers(suite, fixture);
+        if link.has_huge() {
+            https::run_players(suite, fixture);
+        }
     },
     is_https: true,
     nonzero_counters: &["tls_handshake_count", "record_seal_count"],
     ..HTTP
 };
 
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 7] = [
     HTTP,
     Group {
         name: "loss",
@@ -369,13 +367,6 @@ const GROUPS: [Group; 8] = [
         ..HTTP
     },
     HTTPS,
-    Group {
-        name: "https clients",
-        checks: |suite, link| https::run_clients(suite, link.fixture, !link.quick),
-        is_of_link: false,
-        nonzero_counters: &["tls_resumed_count", "tls_handshake_refused_count"],
-        ..HTTPS
-    },
     Group {
         name: "https loss",
         checks: |suite, link| files::run_lossy(suite, link.fixture.setup, link.fixture.access()),
@@ -403,9 +394,7 @@ impl LinkChecks<'_> {
     fn run(&self, suite: &mut Suite) {
         let setup = self.fixture.setup;
         for group in &GROUPS {
-            if group.is_of_link || self.pass.has_all {
-                self.run_group(suite, group);
-            }
+            self.run_group(suite, group);
         }
         for access in [Access::Http, self.fixture.access()] {
             let label = format!(

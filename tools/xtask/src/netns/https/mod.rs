@@ -1,20 +1,19 @@
-//! HTTP over TLS with real programs: curl and openssl (OpenSSL), ffmpeg (GnuTLS), Chromium
+//! HTTP over TLS with real programs: curl (OpenSSL), ffmpeg (GnuTLS), Chromium
 //! (BoringSSL).
 //!
 //! What they fetch is compared byte by byte; what they refuse, and how they are refused, by what
 //! they say.
 
-mod handshakes;
 mod players;
 mod transfers;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
-use super::files::{self, Access, Library, name};
+use super::files::{Access, Library, name};
 use super::identities::Identities;
 use super::setup::{Family, Setup};
-use testbed::suite::{Outcome, Suite};
 
+pub(crate) use self::players::run as run_players;
 pub(crate) use self::transfers::{KEY_RECORDS_MAX, run as run_transfers, run_many_keys};
 
 /// The server under test, and what it serves.
@@ -43,19 +42,5 @@ impl<'a> Fixture<'a> {
             format!("{host}:{}:{}", address.port(), address.ip()),
             format!("https://{host}:{}{}", address.port(), name(size_bytes)),
         ])
-    }
-
-    /// Whatever happened before, a new client is served.
-    fn serves_on(&self) -> Result<Outcome> {
-        files::fetch(self.setup, self.access(), Family::V4, 4097).context("afterwards")?;
-        Ok(Outcome::Passed)
-    }
-}
-
-/// Clients that handshake in their ways, with or without players and a browser.
-pub(crate) fn run_clients(suite: &mut Suite, fixture: Fixture<'_>, with_players: bool) {
-    handshakes::run(suite, fixture);
-    if with_players {
-        players::run(suite, fixture);
     }
 }

@@ -32,7 +32,7 @@ const PIECES: [(u64, u64, u64); 5] = [
 ];
 
 /// All checks of this kind.
-pub(super) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
+pub(crate) fn run(suite: &mut Suite, fixture: Fixture<'_>) {
     let has_ffmpeg = find_program("ffmpeg").is_some();
     let film = fixture.library.root().join(FILM);
     suite.run(&fixture.label("film bit-exact by ffmpeg"), || {

@@ -1,4 +1,5 @@
-//! Addresses of the host that come and go while the server has its port there, also on loopback.
+//! Which link `auto` takes, and addresses of the host that come and go while the server has its port there, also
+//! on loopback.
 //!
 //! Bounded by the limits of `Client` and `Server::await_log`.
 
@@ -28,10 +29,40 @@ const VIRTUAL_V6: &str = "2001:db8::80";
 /// All of them, each on namespaces of its own.
 pub(crate) fn run(suite: &mut Suite, atlas: &Path, library: &Library) {
     let subject = Subject { atlas, library };
+    suite.run("auto chooses by driver and queues", || {
+        chooses(atlas, library)
+    });
     for workers in [1, 2] {
         let what = format!("addresses of the host come and go, {workers} workers");
         suite.run(&what, || come_and_go(&subject, workers));
     }
+}
+
+/// At addresses of the server's own `auto` falls back: a veth pair has XDP in its driver, but a queue for
+/// one worker only.
+fn chooses(atlas: &Path, library: &Library) -> Result<Outcome> {
+    let interface = VethPair::SERVER_INTERFACE;
+    for (workers, choice, why) in [
+        ("1", "xdp+packet", "the driver runs XDP programs"),
+        ("2", "packet", "1 receive queue for 2 workers"),
+    ] {
+        let pair = VethPair::new()?;
+        let own = format!("{}/24", VethPair::ATLAS_V4);
+        let options = ["--workers", workers, "--address", &own];
+        let place = (&pair.server, library.root());
+        let server = serve(atlas, place, &format!("auto:{interface}"), &options)?;
+        let mut client = Client::connect(&pair.client, at(VethPair::ATLAS_V4, PORT)?)?;
+        let (head, _) = client.exchange("GET", &name(4097), "")?;
+        ensure!(head.status == 200, "{}", head.status);
+        drop(client);
+        let said = server.stop()?.stderr;
+        let choice = format!("--link auto: {choice}:{interface};");
+        ensure!(
+            said.contains(&choice) && said.contains(why),
+            "{workers}: {said}"
+        );
+    }
+    Ok(Outcome::Passed)
 }
 
 /// The server that is tried.
