@@ -155,7 +155,7 @@ impl Bench<'_> {
         let paths = self.directory.path().join("paths");
         let mut text = String::new();
         for index in 0..STREAM_OBJECTS {
-            let _ = writeln!(text, "{}", objects.path(index));
+            let _ = writeln!(text, "{} {}", objects.path(index), objects.bytes);
         }
         fs::write(&paths, text)?;
         let config = self.directory.path().join("atlas.toml");
@@ -167,7 +167,6 @@ impl Bench<'_> {
             cell: &Cell::cold(true, self.options.connections),
             server: address(&self.contender, true)?,
             paths: &paths,
-            object_bytes: objects.bytes,
             mtu: MTU,
             seed: 1,
             visits: (rate > 0).then_some(Visits {

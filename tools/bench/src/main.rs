@@ -21,7 +21,7 @@ Examples:
     taskset -c 0 atlas-bench stages read /dev/nvme0n1 --window 64 --watch-core 0
 
   A server's cost as behind a NIC, by 64 clients that see headers only:
-    ip netns exec wire atlas-bench wire --server 10.99.0.2:80 --core 1 --directory /srv/films
+    ip netns exec wire atlas-bench wire --server 10.99.0.2:80 --core 1 --objects LIST
 
   What sealing costs one core, without disk and network:
     taskset -c 0 atlas-bench stages seal

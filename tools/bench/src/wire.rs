@@ -66,9 +66,8 @@ pub(crate) struct Run<'a> {
     pub(crate) instruments: &'a Path,
     pub(crate) cell: &'a Cell,
     pub(crate) server: SocketAddr,
-    /// A file with a path on each line.
+    /// A file with a path and the object's bytes on each line.
     pub(crate) paths: &'a Path,
-    pub(crate) object_bytes: u64,
     /// MTU of the wire, bytes.
     pub(crate) mtu: u16,
     pub(crate) seed: u64,
@@ -142,7 +141,6 @@ impl Run<'_> {
         option("--connections", &(cell.connections - SAMPLED).to_string());
         option("--sample", &SAMPLED.to_string());
         option("--compare-one-in", &COMPARED_ONE_IN.to_string());
-        option("--expect-bytes", &self.object_bytes.to_string());
         option("--seed", &self.seed.to_string());
         option("--mtu", &self.mtu.to_string());
         option(
@@ -167,9 +165,9 @@ impl Run<'_> {
         }
         if cell.is_tls {
             option("--server-name", NAME);
-            command.arg("--tls").arg("--ca").arg(self.lab.authority());
+            command.arg("--ca").arg(self.lab.authority());
         }
-        command.arg("--seeded").arg("--paths-from").arg(self.paths);
+        command.arg("--objects").arg(self.paths);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

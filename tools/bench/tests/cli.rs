@@ -49,7 +49,13 @@ fn help_names_each_instrument_and_fits_a_hundred_columns() {
 #[test]
 fn what_cannot_be_measured_is_one_line_and_exits_with_one() {
     for words in [
-        &["wire", "--server", "10.99.0.2:80"][..],
+        &[
+            "wire",
+            "--server",
+            "10.99.0.2:80",
+            "--objects",
+            "/no/such/file",
+        ][..],
         &["stages", "read", "/no/such/directory"],
     ] {
         let output = bench(words);

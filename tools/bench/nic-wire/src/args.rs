@@ -1,19 +1,17 @@
 //! The command line.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use clock::Duration;
 use rustls::pki_types::ServerName;
-use testbed::content::OBJECT_SEED;
 
 use crate::client::TlsClient;
 use crate::filter::WholeShare;
 use crate::frame::Addresses;
-use crate::paths::{Paths, list};
-use crate::samples::Reference;
+use crate::paths::Paths;
 use crate::schedule::Distances;
 use crate::tally::Work;
 use crate::visits::AT_ONCE;
@@ -22,21 +20,10 @@ use crate::visits::AT_ONCE;
 pub const CONNECTIONS_MAX: u32 = 1 << 20;
 
 const NOTES: &str = "\
-Examples, all in one network namespace, the server on core 0, the clients on core 1:
-  ip netns add wire
-  ip netns exec wire atlas-bench wire --server 10.99.0.1:80 --host-address 10.99.0.1/16 \\
-    --core 1 --server-core 0 -c 64 --sample 4 --directory DIR &     (says `ready ...`)
-  ip netns exec wire taskset -c 0 nginx -c CONF                     (root DIR)
-or with a server that has a packet socket of its own:
-  ip netns exec wire atlas-bench wire --server 10.99.0.2:80 ... &
-  ip netns exec wire taskset -c 0 atlas serve DIR --link packet:wire0 --address 10.99.0.2/16
-The clients look for the server for --patience seconds, then connect. Once all connections stand they
-begin to ask; once each is warm (--warm-up-replies, --warm-up-bytes) the window begins.
-
-Output:
-  stderr  one line when the interface is there: ready wire0; one each five seconds after
-  stdout  the report at the end (--seconds, --passes, SIGINT, SIGTERM), a JSON object
-The exit code is 1 if a frame was lost before the clients, if any reply was wrong, or none came.
+Example: bench/README.md. `cargo xtask bench figures --only ...` runs it beside a server; all of it is in one network namespace, where
+it is started by `ip netns exec`. It says `ready wire0` on stderr when the interface is there, looks for the
+server for --patience seconds, connects, and prints a JSON object at the end (--seconds, --passes, SIGINT,
+SIGTERM). The exit code is 1 if a frame was lost before the clients, if any reply was wrong, or none came.
 
 Rights: CAP_NET_ADMIN and CAP_BPF, CAP_SYS_ADMIN for the filter's run time; /dev/net/tun.";
 
@@ -48,15 +35,12 @@ Rights: CAP_NET_ADMIN and CAP_BPF, CAP_SYS_ADMIN for the filter's run time; /dev
 #[derive(Args, Clone, Debug)]
 #[command(after_help = NOTES)]
 pub struct WireArgs {
-    /// Paths to ask for. Without any: all files of --directory
-    #[arg(value_name = "PATH")]
-    pub paths: Vec<String>,
     /// The TAP; made if it is not there
     #[arg(long, value_name = "NAME", default_value = "wire0")]
     pub interface: String,
     /// The server's address and port
     #[arg(long, value_name = "ADDRESS:PORT")]
-    pub server: SocketAddr,
+    pub server: SocketAddrV4,
     /// An address for the kernel's end of the TAP, for servers that use the kernel's TCP
     #[arg(long, value_name = "CIDR")]
     pub host_address: Vec<String>,
@@ -69,18 +53,10 @@ pub struct WireArgs {
     /// Of those, compares one in N stretches of 64 KiB only, over TLS one in N replies; a power of two up to 64
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_share)]
     pub compare_one_in: WholeShare,
-    /// The directory the server serves: gives paths and sizes, and content to compare with
-    #[arg(long, value_name = "DIR")]
-    pub directory: Option<PathBuf>,
-    /// Paths to ask for besides, one a line; one that stands there twice is asked for twice a pass
+    /// What to ask for: on each line a path, and the bytes of the object there, which holds seeded content; a line that
+    /// stands there twice is asked for twice a pass
     #[arg(long, value_name = "FILE")]
-    pub paths_from: Option<PathBuf>,
-    /// The size of each object, bytes; without it and --directory any size is right
-    #[arg(long, value_name = "BYTES", conflicts_with = "directory")]
-    pub expect_bytes: Option<u64>,
-    /// Compare with seeded content, not with the files of --directory
-    #[arg(long)]
-    pub seeded: bool,
+    pub objects: PathBuf,
     /// Ends after so many seconds, the warm-up not counted
     #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
     pub seconds: u64,
@@ -112,11 +88,8 @@ pub struct WireArgs {
     /// Its size, bytes
     #[arg(long, value_name = "BYTES")]
     pub visit_bytes: Option<u64>,
-    /// Speaks TLS 1.3, with AES-128-GCM
-    #[arg(long, requires = "ca")]
-    pub tls: bool,
-    /// Trusts the authorities in this file, PEM
-    #[arg(long, value_name = "FILE", requires = "tls")]
+    /// Speaks TLS 1.3, with AES-128-GCM, and trusts the authorities in this file, PEM
+    #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The name the certificate must have, and Host; without it the server's address
     #[arg(long, value_name = "NAME")]
@@ -176,11 +149,7 @@ fn parse_range(text: &str) -> Result<(Duration, Duration), String> {
 impl WireArgs {
     /// Who talks to whom.
     pub(crate) fn addresses(&self) -> Result<Addresses> {
-        let server = self.server.ip();
-        let client = match server {
-            IpAddr::V4(it) => IpAddr::V4((it.to_bits().wrapping_add(4096)).into()),
-            IpAddr::V6(it) => IpAddr::V6((it.to_bits().wrapping_add(4096)).into()),
-        };
+        let server = *self.server.ip();
         let total = u64::from(self.connections) + u64::from(self.sample);
         ensure!(
             (1..=u64::from(CONNECTIONS_MAX)).contains(&total),
@@ -189,7 +158,7 @@ impl WireArgs {
         Ok(Addresses {
             server,
             port: self.server.port(),
-            client,
+            client: server.to_bits().wrapping_add(4096).into(),
             unsampled: self.connections + self.visits.map_or(0, |_| AT_ONCE),
             sampled: self.sample,
         })
@@ -197,42 +166,28 @@ impl WireArgs {
 
     /// What is asked.
     pub(crate) fn paths(&self) -> Result<Paths> {
-        let mut paths = self.paths.clone();
-        if let Some(file) = &self.paths_from {
-            let text = std::fs::read_to_string(file);
-            let text = text.with_context(|| format!("reading {}", file.display()))?;
-            paths.extend(text.lines().map(str::to_owned));
-        }
-        if paths.is_empty() {
-            let directory = self.directory.as_ref();
-            paths = list(directory.context("neither paths nor --directory: nothing to ask")?)?;
-        }
-        let size = |path: &String| {
-            let file = self.directory.as_ref()?.join(path.trim_start_matches('/'));
-            Some(std::fs::metadata(&file).with_context(|| file.display().to_string()))
+        let file = &self.objects;
+        let text = std::fs::read_to_string(file);
+        let text = text.with_context(|| format!("reading {}", file.display()))?;
+        let object = |line: &str| {
+            let (path, bytes) = line.split_once(' ')?;
+            Some((path.to_owned(), bytes.parse().ok()?))
         };
-        let sizes = paths
-            .iter()
-            .filter_map(size)
-            .map(|it| it.map(|it| it.len()));
-        let sizes = sizes.collect::<Result<Vec<u64>>>()?;
-        let sizes = match self.expect_bytes {
-            Some(bytes) => Some(vec![bytes; paths.len()]),
-            None => self.directory.is_some().then_some(sizes),
-        };
+        let objects = text.lines().map(|line| {
+            let object = object(line);
+            object.with_context(|| format!("{}: not a path and bytes: {line}", file.display()))
+        });
+        let objects = objects.collect::<Result<Vec<(String, u64)>>>()?;
         let port = self.server.port();
-        let name = match (&self.server_name, self.server.ip()) {
-            (Some(name), _) => name.clone(),
-            (None, IpAddr::V4(address)) => address.to_string(),
-            (None, IpAddr::V6(address)) => format!("[{address}]"),
-        };
-        let host = match (self.tls, port) {
-            (false, 80) | (true, 443) => name,
+        let address = self.server.ip().to_string();
+        let name = self.server_name.as_ref().unwrap_or(&address);
+        let host = match (&self.ca, port) {
+            (None, 80) | (Some(_), 443) => name.clone(),
             _ => format!("{name}:{port}"),
         };
         let passes = self.passes.unwrap_or(u64::MAX);
         ensure!(passes > 0, "--passes is above 0");
-        let mut paths = Paths::new(&paths, sizes, &host, (self.seed, passes))?;
+        let mut paths = Paths::new(&objects, &host, (self.seed, passes))?;
         if let Some((path, bytes)) = self.visit_path.as_ref().zip(self.visit_bytes) {
             paths.add_visit(path, bytes, &host)?;
         }
@@ -241,27 +196,15 @@ impl WireArgs {
 
     /// How handshakes are made.
     pub(crate) fn tls_client(&self) -> Result<Option<TlsClient>> {
-        if !self.tls {
+        let Some(authorities) = &self.ca else {
             return Ok(None);
-        }
+        };
         let name = match &self.server_name {
             Some(name) => ServerName::try_from(name.clone())
                 .with_context(|| format!("--server-name {name}: not a name"))?,
-            None => ServerName::IpAddress(self.server.ip().into()),
+            None => ServerName::IpAddress(IpAddr::V4(*self.server.ip()).into()),
         };
-        let authorities = self.ca.as_deref().context("--tls needs --ca")?;
         TlsClient::new(authorities, name).map(Some)
-    }
-
-    /// What sampled replies are compared with.
-    pub(crate) fn reference(&self) -> Result<Reference> {
-        match &self.directory {
-            Some(directory) if !self.seeded => Ok(Reference::Directory(directory.clone())),
-            None if !self.seeded && self.sample > 0 => {
-                anyhow::bail!("--sample compares with --directory or with --seeded content")
-            }
-            _ => Ok(Reference::Seeded(OBJECT_SEED)),
-        }
     }
 
     /// When a connection is warm.
@@ -312,32 +255,28 @@ mod tests {
             #[command(flatten)]
             args: WireArgs,
         }
-        let line = format!("wire --server 10.0.0.1:80 {flags}");
+        let line = format!("wire --server 10.0.0.1:80 --objects {flags}");
         let cli: Cli = clap::Parser::try_parse_from(line.split_whitespace())?;
         Ok(cli.args)
     }
 
     #[test]
-    fn paths_come_from_the_line_and_from_a_file_and_have_one_size() {
+    fn objects_come_from_a_file_with_their_bytes() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("paths");
-        std::fs::write(&file, "/b\n/c\n/b\n").unwrap();
-        let flags = format!("/a --paths-from {}", file.display());
-        let asked = |flags: &str| {
-            let paths = parse(flags).unwrap().paths().unwrap();
-            let of = |it| (paths.path(it).to_owned(), paths.size(it));
-            (0..4).map(of).collect::<Vec<_>>()
+        let file = directory.path().join("objects");
+        let paths = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            parse(&file.display().to_string()).unwrap().paths()
         };
-        let all = |size| ["/a", "/b", "/c", "/b"].map(|path| (path.to_owned(), size));
-        assert_eq!(asked(&flags), all(None));
-        assert_eq!(asked(&format!("{flags} --expect-bytes 7")), all(Some(7)));
-        // A directory has sizes of its own.
-        let both = format!("{flags} --expect-bytes 7 --directory /");
-        parse(&both).expect_err("two sizes of one object");
-        std::fs::write(&file, "b\n").unwrap();
-        parse(&flags).unwrap().paths().expect_err("no slash");
+        let asked = paths("/b 7\n/c 8\n/b 7\n").unwrap();
+        let of = |it| (asked.path(it), asked.size(it));
+        assert_eq!([of(0), of(1), of(2)], [("/b", 7), ("/c", 8), ("/b", 7)]);
+        for wrong in ["b 7\n", "/b\n", "/b x\n", ""] {
+            paths(wrong).expect_err(wrong);
+        }
         std::fs::remove_file(&file).unwrap();
-        let missing = parse(&flags).unwrap().paths().expect_err("no file");
+        let missing = parse(&file.display().to_string()).unwrap().paths();
+        let missing = missing.expect_err("no file");
         assert!(format!("{missing:#}").contains("reading"), "{missing:#}");
     }
 

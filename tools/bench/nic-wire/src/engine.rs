@@ -7,13 +7,12 @@
 //! It refuses to go on where nothing comes for as long as the caller's patience lasts. Bounds: the
 //! constants below; the connections.
 
-use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use clock::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 use testbed::cores::CoreTime;
 use testbed::latency::Latency;
 use testbed::random::Random;
@@ -26,8 +25,7 @@ use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
 use crate::pace::{Pace, Rate};
 use crate::paths::Paths;
-use crate::report::{Counts, Ending, Faults, Report, WarmUp, WireCost, float, ratio};
-use crate::samples::Samples;
+use crate::report::{Counts, Ending, Faults, Report, WireCost, float, ratio};
 use crate::schedule::{Distances, Schedule};
 use crate::tally::{Tallies, Work};
 use crate::tap::{FRAME_BYTES_MAX, Tap};
@@ -61,9 +59,6 @@ const CONNECT_CATCH_UP: Duration = Duration::from_millis(10);
 /// How often unanswered SYNs and requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// How often progress is told.
-const TELL_EVERY: Duration = Duration::from_secs(5);
-
 /// Median replies that fit a window at least.
 const WINDOW_REPLIES: u32 = 5;
 
@@ -82,7 +77,6 @@ const RESET_BURST: usize = 64;
 pub(crate) struct Plan {
     pub(crate) addresses: Addresses,
     pub(crate) paths: Paths,
-    pub(crate) samples: Samples,
     /// What of sampled connections is delivered whole.
     pub(crate) whole: WholeShare,
     pub(crate) impairments: Impairments,
@@ -111,7 +105,6 @@ struct Mark {
     counts: Counts,
     filter: (u64, u64),
     core: Option<CoreTime>,
-    cpu: Duration,
     working: Duration,
 }
 
@@ -144,12 +137,11 @@ pub(crate) struct Engine {
     connecting: u32,
     phase: Phase,
     rate: Rate,
-    warm_up: WarmUp,
+    /// The share of the connections that were warm when the window began.
+    warm_share: f64,
     connect_began: Option<Instant>,
-    connect_seconds: f64,
     burst_at: Instant,
     sweep_at: Instant,
-    tell_at: Instant,
     active_at: Instant,
     /// The last byte, the last connection more, the last change of phase.
     progress_at: Instant,
@@ -203,12 +195,10 @@ impl Engine {
             opened: visitors,
             connecting: 0,
             phase: Phase::Connecting,
-            warm_up: WarmUp::default(),
+            warm_share: 0.0,
             connect_began: None,
-            connect_seconds: 0.0,
             burst_at: Instant::ZERO,
             sweep_at: Instant::ZERO,
-            tell_at: Instant::ZERO + TELL_EVERY,
             active_at: Instant::ZERO,
             progress_at: Instant::ZERO,
             working: Duration::ZERO,
@@ -245,11 +235,7 @@ impl Engine {
     /// Goes on to the next phase when it is time; at a sweep also looks at what has come so far.
     fn advance(&mut self, now: Instant, is_sweep: bool) -> Result<Option<Ending>> {
         let next = match &self.phase {
-            Phase::Connecting if self.all_connected() => {
-                let began = self.connect_began.unwrap_or(now);
-                self.connect_seconds = now.since(began).as_secs_f64();
-                Some(Phase::Starting)
-            }
+            Phase::Connecting if self.all_connected() => Some(Phase::Starting),
             Phase::Connecting => None,
             Phase::Starting => self.release(now).then_some(Phase::WarmUp(now)),
             Phase::WarmUp(since) => {
@@ -258,7 +244,7 @@ impl Engine {
                 let is_warm = elapsed >= WARM_UP_MAX + self.around.pace.idle_max()
                     || (elapsed >= plan.warm_up && self.cold_connections() == 0);
                 if is_warm {
-                    self.begin_warm_window(elapsed);
+                    self.begin_warm_window();
                     self.tap.end_measuring();
                     Some(Phase::Window(Box::new(self.mark(now)?)))
                 } else {
@@ -275,10 +261,6 @@ impl Engine {
             self.progress_at = now;
         }
         if is_sweep {
-            if now >= self.tell_at {
-                self.tell_at = now + TELL_EVERY;
-                self.tell(now);
-            }
             return self.look_for_stall(now);
         }
         Ok(None)
@@ -291,17 +273,10 @@ impl Engine {
         total.saturating_sub(u64::from(self.around.tallies.warm()) + failed)
     }
 
-    fn begin_warm_window(&mut self, elapsed: Duration) {
+    fn begin_warm_window(&mut self) {
         let total = self.lasting().len() as u64;
         let around = &mut self.around;
-        let warm = around.tallies.warm();
-        self.warm_up = WarmUp {
-            seconds: elapsed.as_secs_f64(),
-            wanted: around.plan.warm_up_work,
-            connections: warm,
-            share: ratio(f64::from(warm), float(total)),
-            replies: around.counts.replies,
-        };
+        self.warm_share = ratio(around.tallies.warm().into(), float(total));
         around.first_byte = Latency::default();
         around.whole = Latency::default();
         around.tallies.begin_window();
@@ -332,33 +307,6 @@ impl Engine {
             }
         }
         true
-    }
-
-    /// A line for whoever waits.
-    fn tell(&self, now: Instant) {
-        let counts = &self.around.counts;
-        let standing = self.opened - self.around.visits.count() - self.connecting;
-        let total = self.lasting().len();
-        let text = match &self.phase {
-            Phase::Connecting => format!("{standing} of {total} connections stand"),
-            Phase::Starting => "connections begin to ask".to_owned(),
-            Phase::WarmUp(_) => format!(
-                "warm-up: {} of {total} connections warm, {} replies",
-                self.around.tallies.warm(),
-                counts.replies
-            ),
-            Phase::Window(mark) => format!(
-                "window: {:.0} s, {} replies",
-                now.since(mark.at).as_secs_f64(),
-                counts.replies - mark.counts.replies
-            ),
-        };
-        // Nobody reading it is no reason to stop.
-        let _ = writeln!(
-            std::io::stderr(),
-            "{:.0} s: {text}",
-            now.since(Instant::ZERO).as_secs_f64()
-        );
     }
 
     fn look_for_stall(&self, now: Instant) -> Result<Option<Ending>> {
@@ -425,7 +373,6 @@ impl Engine {
 
     fn handle_frame(&mut self, now: Instant, bytes: &[u8]) -> Result<()> {
         let Some((vnet, frame)) = bytes.split_first_chunk::<VNET_HEADER_BYTES>() else {
-            self.around.counts.unknown_frames += 1;
             return Ok(());
         };
         if !frame::is_tcp(frame) {
@@ -439,13 +386,11 @@ impl Engine {
             Some((index.filter(|_| is_server)?, arrival))
         });
         let Some((index, mut arrival)) = found else {
-            self.around.counts.unknown_frames += 1;
             return Ok(());
         };
         if arrival.bytes > 0 {
             self.progress_at = now;
             self.around.counts.frames += 1;
-            self.around.counts.frame_text_bytes += u64::from(arrival.bytes);
         }
         let head;
         if arrival.seen.is_empty()
@@ -540,9 +485,7 @@ impl Engine {
     }
 
     fn send_plain(&mut self, frame: &[u8]) -> Result<()> {
-        let is_sent = self.tap.send([&[0; VNET_HEADER_BYTES], frame, &[]])?;
-        self.around.counts.refused_frames += u64::from(!is_sent);
-        Ok(())
+        self.tap.send([&[0; VNET_HEADER_BYTES], frame, &[]])
     }
 
     /// Opens connections, those that the server has closed first.
@@ -613,8 +556,8 @@ impl Engine {
         let route = Route {
             source_mac: CLIENT_MAC,
             destination_mac: server,
-            source,
-            destination: addresses.server,
+            source: source.into(),
+            destination: addresses.server.into(),
         };
         let mut segment = transmit.segment;
         segment.source_port = port;
@@ -627,10 +570,7 @@ impl Engine {
         let mut headers = [0; HEADERS_BYTES_MAX];
         let (vnet, bytes) = frame::emit_tcp(&mut headers, &route, &segment, text);
         let headers = headers.get(..bytes).unwrap_or_default();
-        let is_sent = self.tap.send([&vnet, headers, text])?;
-        self.around.counts.sent_segments += u64::from(is_sent);
-        self.around.counts.refused_frames += u64::from(!is_sent);
-        Ok(())
+        self.tap.send([&vnet, headers, text])
     }
 
     fn sleep(&mut self, now: Instant) -> Result<()> {
@@ -677,13 +617,11 @@ impl Engine {
 
     fn mark(&self, at: Instant) -> Result<Mark> {
         let cores: Vec<usize> = self.around.plan.server_core.into_iter().collect();
-        let cpu = clock_gettime(ClockId::ThreadCPUTime);
         Ok(Mark {
             at,
             counts: self.around.counts,
             filter: self.tap.filter_cost()?,
             core: CoreTime::now(&cores)?.pop(),
-            cpu: Duration::try_from(cpu).context("processor time")?,
             working: self.working,
         })
     }
@@ -697,7 +635,6 @@ impl Engine {
         let median = self.around.whole.median().unwrap_or_default();
         let counts = end.counts.since(&begin.counts);
         let seconds = end.at.since(begin.at).as_secs_f64();
-        let core_seconds = end.cpu.saturating_sub(begin.cpu).as_secs_f64();
         let working = end.working.saturating_sub(begin.working).as_secs_f64();
         let gigabytes = float(counts.body_bytes) / 1e9;
         let server_core = end
@@ -713,16 +650,12 @@ impl Engine {
                 && ended != Ending::Stalled,
             seconds,
             window_median_replies: ratio(seconds, median.as_secs_f64()),
-            connect_seconds: self.connect_seconds,
-            warm_up: self.warm_up,
+            warm_share: self.warm_share,
             connections: u32::try_from(self.lasting().len()).unwrap_or(u32::MAX),
             sampled: self.around.plan.addresses.sampled,
             connections_open: self.lasting().iter().filter(|it| it.is_open()).count(),
-            paths: self.around.plan.paths.count(),
             passes_begun: self.around.plan.paths.passes_begun(),
             gigabits_per_second: ratio(gigabytes * 8.0, seconds),
-            replies_per_second: ratio(float(counts.replies), seconds),
-            frame_bytes_mean: ratio(float(counts.frame_text_bytes), float(counts.frames)),
             counts,
             counts_since_start: end.counts,
             fairness: self.around.tallies.fairness(),
@@ -733,14 +666,9 @@ impl Engine {
             wire: WireCost {
                 filter_runs: begin.filter.1,
                 filter_ns: begin.filter.0,
-                frames_to_server: counts.sent_segments,
             },
-            client_core_seconds: core_seconds,
-            client_core_busy: ratio(core_seconds, seconds),
             client_core_working: ratio(working, seconds),
-            client_resident_bytes: resident_bytes()?,
             server_core,
-            server_core_seconds_per_gigabyte: server_core.map(|it| ratio(it.busy, gigabytes)),
             faults: self.faults.counts(),
             first_faults: self.faults.first.clone(),
         })
@@ -765,16 +693,4 @@ impl Engine {
         }
         Ok(())
     }
-}
-
-/// Resident memory of this process (proc(5)).
-fn resident_bytes() -> Result<u64> {
-    let path = "/proc/self/statm";
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
-    let pages = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|it| it.parse::<u64>().ok());
-    let page_bytes = u64::try_from(rustix::param::page_size())?;
-    Ok(pages.with_context(|| format!("{path}: {text}"))? * page_bytes)
 }

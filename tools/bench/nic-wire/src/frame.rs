@@ -2,10 +2,10 @@
 //!
 //! `wire` refuses a packet that is shorter than its length field says, as it should; here most are.
 //! So the IP header is looked at here, and TCP's by `wire`. Checksums are not looked at: they are
-//! unfinished, since the TAP takes that offload. It refuses fragments, IPv6 extension headers and
+//! unfinished, since the TAP takes that offload. It refuses IPv6, fragments and
 //! addresses that are no client's. Bounded by the frame; nothing is allocated.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 
 use wire::{
     HEADERS_BYTES_MAX, Incoming, MacAddress, PartialChecksum, Route, TcpChecksum, TcpRepr,
@@ -26,18 +26,17 @@ pub(crate) const PORTS: u32 = 0x4000;
 pub const CLIENT_MAC: MacAddress = MacAddress([2, 0x6e, 0x69, 0x63, 0, 1]);
 
 const ETHERNET_BYTES: usize = 14;
-const IPV6_HEADER_BYTES: usize = 40;
 const PROTOCOL_TCP: u8 = 6;
 
 /// Who talks to whom: connections are numbered, first those that are not sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The server.
-    pub server: IpAddr,
+    pub server: Ipv4Addr,
     /// The server's port.
     pub port: u16,
     /// The first client; the others follow it.
-    pub client: IpAddr,
+    pub client: Ipv4Addr,
     /// Connections of which headers are seen only.
     pub unsampled: u32,
     /// Connections of which bytes are compared; their numbers follow.
@@ -51,37 +50,25 @@ impl Addresses {
         self.unsampled.max(self.sampled).div_ceil(PORTS)
     }
 
-    /// The last 32 bits of the first client's address.
-    #[must_use]
-    pub fn client_bits(&self) -> u32 {
-        match self.client {
-            IpAddr::V4(it) => it.to_bits(),
-            IpAddr::V6(it) => {
-                let [.., a, b, c, d] = it.octets();
-                u32::from_be_bytes([a, b, c, d])
-            }
-        }
-    }
-
     /// Address and port of a connection.
     #[must_use]
-    pub fn of(&self, connection: u32) -> (IpAddr, u16) {
+    pub fn of(&self, connection: u32) -> (Ipv4Addr, u16) {
         let (index, bit) = match connection.checked_sub(self.unsampled) {
             None => (connection, 0),
             Some(index) => (index, SAMPLED_PORT_BIT),
         };
         let port = u16::try_from(index % PORTS).unwrap_or(0);
         (
-            advance(self.client, index / PORTS),
+            self.client.to_bits().wrapping_add(index / PORTS).into(),
             bit | (PORT_FIRST + port),
         )
     }
 
     /// The connection at an address and port.
     #[must_use]
-    pub fn connection(&self, client: IpAddr, port: u16) -> Option<u32> {
+    pub fn connection(&self, client: Ipv4Addr, port: u16) -> Option<u32> {
         let index = u32::from((port & !SAMPLED_PORT_BIT).checked_sub(PORT_FIRST)?);
-        let index = distance(self.client, client)?.checked_mul(PORTS)? + index;
+        let index = self.distance(client)?.checked_mul(PORTS)? + index;
         if port & SAMPLED_PORT_BIT == 0 {
             (index < self.unsampled).then_some(index)
         } else {
@@ -91,63 +78,32 @@ impl Addresses {
 
     /// Whether an address is a client's.
     #[must_use]
-    pub fn is_client(&self, address: IpAddr) -> bool {
-        distance(self.client, address).is_some_and(|it| it < self.clients())
+    pub fn is_client(&self, address: Ipv4Addr) -> bool {
+        self.distance(address).is_some_and(|it| it < self.clients())
     }
-}
 
-fn advance(first: IpAddr, by: u32) -> IpAddr {
-    match first {
-        IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits().wrapping_add(by)).into(),
-        IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits().wrapping_add(by.into())).into(),
-    }
-}
-
-/// How far an address is behind the first one.
-fn distance(first: IpAddr, address: IpAddr) -> Option<u32> {
-    match (first, address) {
-        (IpAddr::V4(first), IpAddr::V4(address)) => address.to_bits().checked_sub(first.to_bits()),
-        (IpAddr::V6(first), IpAddr::V6(address)) => {
-            u32::try_from(address.to_bits().checked_sub(first.to_bits())?).ok()
-        }
-        _ => None,
+    /// How far an address is behind the first client's.
+    fn distance(&self, address: Ipv4Addr) -> Option<u32> {
+        address.to_bits().checked_sub(self.client.to_bits())
     }
 }
 
 /// A segment as it came, from the Ethernet header on, perhaps without its end.
 #[must_use]
-pub fn parse_tcp(frame: &[u8]) -> Option<(IpAddr, IpAddr, Arrival<'_>)> {
-    let ethertype = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
+pub fn parse_tcp(frame: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr, Arrival<'_>)> {
+    if !is_tcp(frame) {
+        return None;
+    }
     let packet = frame.get(ETHERNET_BYTES..)?;
-    let (source, destination, header_bytes, packet_bytes) = match ethertype {
-        0x0800 => {
-            let header: &[u8; 20] = packet.first_chunk()?;
-            let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-            if header[9] != PROTOCOL_TCP || is_fragment {
-                return None;
-            }
-            (
-                Ipv4Addr::from(*header[12..].first_chunk::<4>()?).into(),
-                Ipv4Addr::from(*header[16..].first_chunk::<4>()?).into(),
-                usize::from(header[0] & 15) * 4,
-                usize::from(u16::from_be_bytes([header[2], header[3]])),
-            )
-        }
-        0x86dd => {
-            let header: &[u8; IPV6_HEADER_BYTES] = packet.first_chunk()?;
-            if header[6] != PROTOCOL_TCP {
-                return None;
-            }
-            let payload_bytes = usize::from(u16::from_be_bytes([header[4], header[5]]));
-            (
-                Ipv6Addr::from(*header[8..].first_chunk::<16>()?).into(),
-                Ipv6Addr::from(*header[24..].first_chunk::<16>()?).into(),
-                IPV6_HEADER_BYTES,
-                IPV6_HEADER_BYTES + payload_bytes,
-            )
-        }
-        _ => return None,
-    };
+    let header: &[u8; 20] = packet.first_chunk()?;
+    let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+    if is_fragment {
+        return None;
+    }
+    let source = Ipv4Addr::from(*header[12..].first_chunk::<4>()?);
+    let destination = Ipv4Addr::from(*header[16..].first_chunk::<4>()?);
+    let header_bytes = usize::from(header[0] & 15) * 4;
+    let packet_bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
     // What is behind the packet's end is padding.
     let seen_bytes = packet.len().min(packet_bytes);
     let segment = TcpSegment::parse(packet.get(header_bytes..seen_bytes)?).ok()?;
@@ -166,11 +122,7 @@ pub fn parse_tcp(frame: &[u8]) -> Option<(IpAddr, IpAddr, Arrival<'_>)> {
 /// Whether a frame may be TCP: all others are whole, and `wire` parses them.
 #[must_use]
 pub fn is_tcp(frame: &[u8]) -> bool {
-    match frame.get(12..14) {
-        Some([0x08, 0x00]) => frame.get(23) == Some(&PROTOCOL_TCP),
-        Some([0x86, 0xdd]) => frame.get(20) == Some(&PROTOCOL_TCP),
-        _ => false,
-    }
+    frame.get(12..14) == Some(&[0x08, 0x00]) && frame.get(23) == Some(&PROTOCOL_TCP)
 }
 
 /// Writes the headers of a segment whose checksum the server's kernel takes for verified, as after a
@@ -213,53 +165,33 @@ pub enum Neighbor {
     Server(MacAddress),
 }
 
-/// Takes ARP and neighbour discovery.
+/// Takes ARP.
 pub fn handle_neighbor(
     frame: &[u8],
     addresses: &Addresses,
     answer: &mut [u8; HEADERS_BYTES_MAX],
 ) -> Option<Neighbor> {
     let mac = CLIENT_MAC;
-    let is_server = |address: IpAddr| address == addresses.server;
     match wire::parse_frame(frame, wire::ChecksumState::Trusted).ok()? {
         Incoming::Arp(arp) if arp.operation == wire::ArpOperation::Reply => {
-            is_server(arp.sender_address.into()).then_some(Neighbor::Server(arp.sender_mac))
+            (arp.sender_address == addresses.server).then_some(Neighbor::Server(arp.sender_mac))
         }
         // A probe of a host that looks whether its own address is free is no question for us.
-        Incoming::Arp(arp) if addresses.is_client(arp.target_address.into()) => {
+        Incoming::Arp(arp) if addresses.is_client(arp.target_address) => {
             Some(Neighbor::Answer(wire::emit_arp_reply(answer, &arp, mac)))
         }
-        Incoming::NeighborSolicitation { path, target, .. }
-            if addresses.is_client(target.into()) =>
-        {
-            let bytes = wire::emit_neighbor_advertisement(answer, &path, target, mac);
-            Some(Neighbor::Answer(bytes))
-        }
-        Incoming::NeighborAdvertisement {
-            target,
-            target_link,
-            ..
-        } if is_server(target.into()) => target_link.map(Neighbor::Server),
         _ => None,
     }
 }
 
 /// Writes the question who has the server's address; its length.
 pub fn ask_for_server(addresses: &Addresses, frame: &mut [u8; HEADERS_BYTES_MAX]) -> usize {
-    match (addresses.client, addresses.server) {
-        (IpAddr::V4(client), IpAddr::V4(server)) => {
-            let question = wire::ArpRepr {
-                operation: wire::ArpOperation::Request,
-                sender_mac: CLIENT_MAC,
-                sender_address: client,
-                target_mac: MacAddress::default(),
-                target_address: server,
-            };
-            wire::emit_arp(frame, MacAddress::BROADCAST, &question)
-        }
-        (IpAddr::V6(client), IpAddr::V6(server)) => {
-            wire::emit_neighbor_solicitation(frame, CLIENT_MAC, client, server)
-        }
-        _ => 0,
-    }
+    let question = wire::ArpRepr {
+        operation: wire::ArpOperation::Request,
+        sender_mac: CLIENT_MAC,
+        sender_address: addresses.client,
+        target_mac: MacAddress::default(),
+        target_address: addresses.server,
+    };
+    wire::emit_arp(frame, MacAddress::BROADCAST, &question)
 }

@@ -20,7 +20,6 @@
 //! | [`filter`] | the BPF programs: frames shortened, TLS records followed |
 //! | [`impair`] | loss |
 //! | [`paths`] | what is asked |
-//! | [`samples`] | what sampled bodies are compared with |
 //! | [`tally`] | what each connection got: warm-up, fairness |
 //! | [`visits`] | clients that come at a rate and go |
 //! | [`report`] | what a run counted |
@@ -42,12 +41,12 @@ pub mod frame;
 pub mod impair;
 pub mod paths;
 pub mod report;
-pub mod samples;
 pub mod schedule;
 
 mod args;
 mod engine;
 mod pace;
+mod samples;
 pub mod sink;
 mod sys;
 pub mod tally;
@@ -68,7 +67,6 @@ pub use report::Report;
 
 use engine::{Engine, Plan};
 use impair::Impairments;
-use samples::Samples;
 use tap::Tap;
 use watches::Watches;
 
@@ -104,7 +102,6 @@ pub fn run_until(
     let plan = Plan {
         addresses: args.addresses()?,
         paths: args.paths()?,
-        samples: Samples::new(args.reference()?),
         whole: args.compare_one_in,
         impairments: Impairments::new(args.loss, args.seed),
         distances: args.distances(),
@@ -122,7 +119,7 @@ pub fn run_until(
     let addresses = plan.addresses;
     let watches = Watches::new(addresses.unsampled, addresses.sampled);
     let watches = watches.context("making BPF arrays and mapping them")?;
-    let watching = watches.watching(addresses.client_bits());
+    let watching = watches.watching(addresses.client.to_bits());
     let program = match &plan.tls {
         None => filter::plain::program(&watching, plan.whole),
         Some(_) => filter::records::program(&watching),

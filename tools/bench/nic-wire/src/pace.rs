@@ -43,17 +43,6 @@ impl Rate {
     }
 }
 
-/// Whether a connection may ask.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
-    /// It may.
-    Now,
-    /// It may, and should have before: the reply before took too long.
-    Late,
-    /// An alarm will say when.
-    Later,
-}
-
 /// Whose turn it is to ask.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -63,8 +52,6 @@ pub(crate) struct Pace {
     /// When each may ask next; empty without a period.
     due: Vec<Instant>,
     alarms: Schedule<u32>,
-    /// The connection whose alarm has just been taken.
-    alarmed: Option<u32>,
 }
 
 impl Pace {
@@ -75,7 +62,6 @@ impl Pace {
             released: first,
             due: Vec::new(),
             alarms: Schedule::default(),
-            alarmed: None,
         }
     }
 
@@ -109,26 +95,24 @@ impl Pace {
     }
 
     /// Whether a connection may ask; if so, its next moment is set.
-    pub(crate) fn turn(&mut self, connection: u32, now: Instant) -> Turn {
+    pub(crate) fn may_ask(&mut self, connection: u32, now: Instant) -> bool {
         if connection >= self.released {
-            return Turn::Later;
+            return false;
         }
         let Some((every, due)) = self.every.zip(self.due.get_mut(connection as usize)) else {
-            return Turn::Now;
+            return true;
         };
         if now < *due {
             self.alarms.push(*due, connection);
-            return Turn::Later;
+            return false;
         }
-        let is_late = self.alarmed != Some(connection) && now > *due;
         *due = (*due + every).max(now);
-        if is_late { Turn::Late } else { Turn::Now }
+        true
     }
 
     /// The next connection whose moment has come.
     pub(crate) fn take_alarm(&mut self, now: Instant) -> Option<u32> {
-        self.alarmed = self.alarms.take_due(now);
-        self.alarmed
+        self.alarms.take_due(now)
     }
 
     /// When the next moment comes.
@@ -158,12 +142,12 @@ mod tests {
     #[test]
     fn connections_are_held_until_they_are_released() {
         let mut pace = Pace::new(None, 0);
-        assert_eq!(pace.turn(0, at(1)), Turn::Later);
+        assert!(!pace.may_ask(0, at(1)));
         assert!(!pace.has_released(2));
         assert_eq!(pace.release(at(1), 2), Some(0));
         assert_eq!(
-            (pace.turn(0, at(1)), pace.turn(1, at(1))),
-            (Turn::Now, Turn::Later)
+            (pace.may_ask(0, at(1)), pace.may_ask(1, at(1))),
+            (true, false)
         );
         assert_eq!(pace.release(at(1), 2), Some(1));
         assert_eq!(pace.release(at(1), 2), None);
@@ -179,10 +163,10 @@ mod tests {
         let mut asked = Vec::new();
         for now in 0..2000 {
             while let Some(index) = pace.take_alarm(at(now)) {
-                assert_eq!(pace.turn(index, at(now)), Turn::Now);
+                assert!(pace.may_ask(index, at(now)));
                 asked.push((now, index));
                 // The reply is there at once.
-                assert_eq!(pace.turn(index, at(now)), Turn::Later);
+                assert!(!pace.may_ask(index, at(now)));
             }
         }
         let expected = [(0, 0), (250, 1), (500, 2), (750, 3)];
@@ -194,15 +178,11 @@ mod tests {
     fn a_reply_that_takes_longer_than_a_period_makes_the_next_request_late() {
         let mut pace = Pace::new(Some(Duration::from_millis(1000)), 0);
         while pace.release(at(0), 1).is_some() {}
-        assert_eq!(pace.turn(0, at(0)), Turn::Now);
-        assert_eq!(pace.turn(0, at(1000)), Turn::Now, "just in time");
-        assert_eq!(pace.turn(0, at(2001)), Turn::Late);
-        assert_eq!(pace.turn(0, at(5000)), Turn::Late);
-        assert_eq!(pace.turn(0, at(5000)), Turn::Now);
-        assert_eq!(
-            pace.turn(0, at(5001)),
-            Turn::Later,
-            "one was missed for good"
-        );
+        assert!(pace.may_ask(0, at(0)));
+        assert!(pace.may_ask(0, at(1000)), "just in time");
+        assert!(pace.may_ask(0, at(2001)));
+        assert!(pace.may_ask(0, at(5000)));
+        assert!(pace.may_ask(0, at(5000)));
+        assert!(!pace.may_ask(0, at(5001)), "one was missed for good");
     }
 }

@@ -3,9 +3,7 @@
 //! It refuses paths that cannot stand in a request line. Each pass has the order of the first, so
 //! that no path is asked for again before all others had their turn. Bounded by [`PATHS_MAX`].
 
-use std::path::Path;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use testbed::random::Random;
 
@@ -21,37 +19,36 @@ pub struct Paths {
     requests: Vec<Box<str>>,
     /// Where in each request its path ends.
     path_ends: Vec<u16>,
-    /// Bytes of each object, if known.
-    sizes: Option<Vec<u64>>,
+    /// Bytes of each object.
+    sizes: Vec<u64>,
     order: Vec<u32>,
     next: usize,
     passes_begun: u64,
     passes_max: u64,
-    /// What visitors ask for, and its bytes.
-    visit: Option<(u32, u64)>,
+    /// What visitors ask for.
+    visit: Option<u32>,
 }
 
 const METHOD: &str = "GET ";
 
 impl Paths {
-    /// All paths of a run. `sizes` are those of the objects, in the order of `paths`.
+    /// All paths of a run, with the bytes of the objects there.
     ///
     /// # Errors
     /// A path that cannot be asked for; none, or too many of them.
     pub fn new(
-        paths: &[String],
-        sizes: Option<Vec<u64>>,
+        objects: &[(String, u64)],
         host: &str,
         (seed, passes_max): (u64, u64),
     ) -> Result<Self> {
-        let count = paths.len();
+        let count = objects.len();
         ensure!(
             (1..=PATHS_MAX).contains(&count),
             "{count} paths; 1 to {PATHS_MAX} can be asked"
         );
         let mut path_ends = Vec::with_capacity(count);
         let mut requests = Vec::with_capacity(count);
-        for path in paths {
+        for (path, _) in objects {
             let (request, path_end) = request(path, host)?;
             path_ends.push(path_end);
             requests.push(request);
@@ -61,7 +58,7 @@ impl Paths {
         Ok(Self {
             requests,
             path_ends,
-            sizes,
+            sizes: objects.iter().map(|(_, bytes)| *bytes).collect(),
             order,
             next: 0,
             passes_begun: 0,
@@ -76,7 +73,8 @@ impl Paths {
     /// A path that cannot be asked for.
     pub fn add_visit(&mut self, path: &str, bytes: u64, host: &str) -> Result<()> {
         let (request, path_end) = request(path, host)?;
-        self.visit = Some((u32::try_from(self.requests.len())?, bytes));
+        self.visit = Some(u32::try_from(self.requests.len())?);
+        self.sizes.push(bytes);
         self.requests.push(request);
         self.path_ends.push(path_end);
         Ok(())
@@ -84,8 +82,8 @@ impl Paths {
 
     /// What visitors ask for.
     #[must_use]
-    pub fn visit(&self) -> Option<u32> {
-        self.visit.map(|(path, _)| path)
+    pub const fn visit(&self) -> Option<u32> {
+        self.visit
     }
 
     /// The path whose turn it is.
@@ -122,19 +120,10 @@ impl Paths {
         request.get(METHOD.len()..end.into()).unwrap_or("")
     }
 
-    /// Bytes of the object at a path, if known.
+    /// Bytes of the object at a path.
     #[must_use]
-    pub fn size(&self, path: u32) -> Option<u64> {
-        match self.visit {
-            Some((visit, bytes)) if visit == path => Some(bytes),
-            _ => self.sizes.as_ref()?.get(path as usize).copied(),
-        }
-    }
-
-    /// How many paths there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.order.len()
+    pub fn size(&self, path: u32) -> u64 {
+        self.sizes.get(path as usize).copied().unwrap_or(0)
     }
 
     /// Passes begun: above 1, some were asked for more than once.
@@ -160,37 +149,13 @@ fn request(path: &str, host: &str) -> Result<(Box<str>, u16)> {
     Ok((request.into(), u16::try_from(METHOD.len() + path.len())?))
 }
 
-/// The regular files below a directory as paths, sorted.
-///
-/// # Errors
-/// A directory that cannot be read; more than [`PATHS_MAX`] files.
-pub fn list(directory: &Path) -> Result<Vec<String>> {
-    let mut paths = Vec::new();
-    let mut folders = vec![(directory.to_path_buf(), String::new())];
-    while let Some((folder, prefix)) = folders.pop() {
-        let entries = std::fs::read_dir(&folder);
-        for entry in entries.with_context(|| format!("reading {}", folder.display()))? {
-            let entry = entry?;
-            let path = format!("{prefix}/{}", entry.file_name().to_string_lossy());
-            if entry.file_type()?.is_dir() {
-                folders.push((entry.path(), path));
-            } else if entry.file_type()?.is_file() {
-                ensure!(paths.len() < PATHS_MAX, "more than {PATHS_MAX} files");
-                paths.push(path);
-            }
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn four(passes_max: u64) -> Paths {
-        let paths = [0, 1, 2, 3].map(|it| format!("/o{it}.bin"));
-        Paths::new(&paths, Some(vec![1, 2, 3, 4]), "a", (7, passes_max)).expect("sound")
+        let objects = [0, 1, 2, 3].map(|it| (format!("/o{it}.bin"), it + 1));
+        Paths::new(&objects, "a", (7, passes_max)).expect("sound")
     }
 
     #[test]
@@ -210,7 +175,7 @@ mod tests {
     fn a_request_names_its_path_and_the_host() {
         let paths = four(1);
         assert_eq!(paths.request(2), "GET /o2.bin HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!((paths.path(2), paths.size(2)), ("/o2.bin", Some(3)));
+        assert_eq!((paths.path(2), paths.size(2)), ("/o2.bin", 3));
         assert!(!paths.is_over());
     }
 
@@ -220,27 +185,17 @@ mod tests {
         assert_eq!(paths.visit(), None);
         paths.add_visit("/v", 9, "a").expect("sound");
         assert_eq!((paths.visit(), paths.path(4)), (Some(4), "/v"));
-        assert_eq!((paths.size(4), paths.size(2)), (Some(9), Some(3)));
+        assert_eq!((paths.size(4), paths.size(2)), (9, 3));
         let asked = std::iter::from_fn(|| paths.take_next());
         assert!(asked.into_iter().all(|it| it < 4));
     }
 
     #[test]
     fn what_cannot_be_asked_is_refused() {
-        let new = |path: &str| Paths::new(&[path.to_owned()], None, "a", (1, 1));
+        let new = |path: &str| Paths::new(&[(path.to_owned(), 1)], "a", (1, 1));
         assert!(new("/a b").is_err() && new("a").is_err());
         assert!(new(&format!("/{}", "a".repeat(PATH_BYTES_MAX))).is_err());
         assert!(new(&format!("/{}", "a".repeat(PATH_BYTES_MAX - 1))).is_ok());
-        assert!(Paths::new(&[], None, "a", (1, 1)).is_err());
-    }
-
-    #[test]
-    fn a_directory_is_listed_with_what_is_below_it() {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(directory.path().join("b")).expect("made");
-        for name in ["b/2", "a"] {
-            std::fs::write(directory.path().join(name), name).expect("written");
-        }
-        assert_eq!(list(directory.path()).expect("listed"), ["/a", "/b/2"]);
+        assert!(Paths::new(&[], "a", (1, 1)).is_err());
     }
 }

@@ -10,7 +10,6 @@ use testbed::cores::CoreSeconds;
 use testbed::latency::LatencySummary;
 
 use crate::client::Fault;
-use crate::tally::{Fairness, Work};
 use crate::visits::VisitReport;
 
 /// Faults told in full; the rest are counted.
@@ -41,18 +40,10 @@ counts! {
     sampled_replies,
     /// Bytes of them that were compared, those of incomplete replies too.
     compared_bytes,
-    /// Bytes of the servers' streams that came in order: bodies, heads, and what TLS adds.
-    stream_bytes,
     /// Requests sent, those sent again not counted.
     requests,
-    /// Those of them that should have been sent before: with `--every`, the reply before was late.
-    late_requests,
     /// TCP frames with text from the server.
     frames,
-    /// Bytes of text in them.
-    frame_text_bytes,
-    /// TCP segments sent to the server: acknowledgments, requests among them.
-    sent_segments,
     /// Segments of the server behind a gap.
     out_of_order_segments,
     /// Segments that ended a gap: retransmissions.
@@ -73,12 +64,6 @@ counts! {
     refused,
     /// Connections that the server closed between replies.
     closed_by_server,
-    /// SYNs and requests sent again.
-    resent,
-    /// Frames to the server that the TAP had no room for.
-    refused_frames,
-    /// Frames that were not understood.
-    unknown_frames,
 }
 
 /// What went wrong in all of a run, its warm-up included.
@@ -120,21 +105,6 @@ pub enum Ending {
     Stalled,
 }
 
-/// How the warm-up went.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct WarmUp {
-    /// From the moment all may ask to the window.
-    pub seconds: f64,
-    /// What each connection was to have.
-    pub wanted: Work,
-    /// Connections that had it when the window began.
-    pub connections: u32,
-    /// Those of all.
-    pub share: f64,
-    /// Replies before the window.
-    pub replies: u64,
-}
-
 /// What the wire itself cost the server's core.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct WireCost {
@@ -143,8 +113,6 @@ pub struct WireCost {
     pub filter_runs: u64,
     /// Nanoseconds they took.
     pub filter_ns: u64,
-    /// Frames brought to the server.
-    pub frames_to_server: u64,
 }
 
 /// The report of a run. Counts and delays are those of the window after the warm-up.
@@ -158,32 +126,24 @@ pub struct Report {
     pub seconds: f64,
     /// That length in median replies: below five, the window shows the server's beginning.
     pub window_median_replies: f64,
-    /// From the first SYN until all connections stood.
-    pub connect_seconds: f64,
-    /// How the warm-up went.
-    pub warm_up: WarmUp,
+    /// The share of the connections that were warm when the window began.
+    pub warm_share: f64,
     /// Connections.
     pub connections: u32,
     /// Those of them that are sampled.
     pub sampled: u32,
     /// Connections open at the end.
     pub connections_open: usize,
-    /// Paths there are.
-    pub paths: usize,
     /// Passes over them that were begun: above 1, some were asked for twice.
     pub passes_begun: u64,
     /// Of bodies, in 10^9 bits.
     pub gigabits_per_second: f64,
-    /// Replies a second.
-    pub replies_per_second: f64,
-    /// Mean text of a frame of the server.
-    pub frame_bytes_mean: f64,
     /// The counts.
     pub counts: Counts,
     /// The counts since the start, the warm-up included: what a disk's own counters compare with.
     pub counts_since_start: Counts,
-    /// How even the window was over the connections.
-    pub fairness: Fairness,
+    /// How even the window was: Jain's index of the bytes of each connection, 1 if all got the same, 1/n if one got all.
+    pub fairness: f64,
     /// What became of visits, if there were any.
     pub visits: Option<VisitReport>,
     /// Frames lost before the clients since the TAP was made: not 0, and the run is void.
@@ -194,18 +154,10 @@ pub struct Report {
     pub whole: LatencySummary,
     /// What the wire cost.
     pub wire: WireCost,
-    /// Processor time of the clients.
-    pub client_core_seconds: f64,
-    /// The same as a share of the window. Idle clients go round for a millisecond before they sleep.
-    pub client_core_busy: f64,
     /// The share of the window in which the clients had work: near 1, they are what is measured.
     pub client_core_working: f64,
-    /// Resident memory of the clients' process at the end.
-    pub client_resident_bytes: u64,
     /// What the server's core did, if it was named.
     pub server_core: Option<CoreSeconds>,
-    /// Its busy time for each 10^9 bytes of bodies.
-    pub server_core_seconds_per_gigabyte: Option<f64>,
     /// Faults by kind.
     pub faults: BTreeMap<String, u64>,
     /// A few of them.

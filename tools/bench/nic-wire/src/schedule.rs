@@ -1,10 +1,9 @@
 //! What is due when: items leave in the order of their moments, equal ones in the order they came.
 //!
 //! It holds what clients send for their distance, and received frames that others overtake. No
-//! clock; it refuses nothing. Bounded by what is put in: [`Schedule::len`] is the caller's to watch.
+//! clock; it refuses nothing. Bounded by what is put in.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use clock::{Duration, Instant};
 use testbed::random::Random;
@@ -12,47 +11,15 @@ use testbed::random::Random;
 /// Items by the moment they are due.
 #[derive(Debug)]
 pub struct Schedule<T> {
-    heap: BinaryHeap<Reverse<Entry<T>>>,
+    /// By moment, and by the order they came in.
+    items: BTreeMap<(Instant, u64), T>,
     count: u64,
-}
-
-#[derive(Debug)]
-struct Entry<T> {
-    due: Instant,
-    number: u64,
-    item: T,
-}
-
-impl<T> Entry<T> {
-    const fn key(&self) -> (Instant, u64) {
-        (self.due, self.number)
-    }
-}
-
-impl<T> PartialEq for Entry<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl<T> Eq for Entry<T> {}
-
-impl<T> PartialOrd for Entry<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Entry<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
-    }
 }
 
 impl<T> Default for Schedule<T> {
     fn default() -> Self {
         Self {
-            heap: BinaryHeap::new(),
+            items: BTreeMap::new(),
             count: 0,
         }
     }
@@ -61,35 +28,20 @@ impl<T> Default for Schedule<T> {
 impl<T> Schedule<T> {
     /// Adds an item.
     pub fn push(&mut self, due: Instant, item: T) {
-        let number = self.count;
+        self.items.insert((due, self.count), item);
         self.count += 1;
-        self.heap.push(Reverse(Entry { due, number, item }));
     }
 
     /// Takes the first item if it is due.
     pub fn take_due(&mut self, now: Instant) -> Option<T> {
-        if self.next_due()? > now {
-            return None;
-        }
-        self.heap.pop().map(|entry| entry.0.item)
+        let first = self.items.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
     }
 
     /// When the first item is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        self.heap.peek().map(|entry| entry.0.due)
-    }
-
-    /// How many items wait.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Whether none waits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+        self.items.first_key_value().map(|((due, _), _)| *due)
     }
 }
 
@@ -134,7 +86,7 @@ mod tests {
         while let Some(item) = schedule.take_due(Instant::from_nanos(5)) {
             left.push(item);
         }
-        assert_eq!((left, schedule.len()), (vec!['a', 'b', 'c'], 1));
+        assert_eq!(left, ['a', 'b', 'c']);
         assert_eq!(schedule.next_due(), Some(Instant::from_nanos(9)));
     }
 

@@ -9,7 +9,7 @@
 //! void. One system call for each frame either way.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
+use std::io::{Error, ErrorKind, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Command;
@@ -96,15 +96,13 @@ impl Tap {
         }
     }
 
-    /// Sends a frame in parts, the virtio-net header first; `false` if the host has no room for it.
-    pub(crate) fn send(&mut self, parts: [&[u8]; 3]) -> Result<bool> {
-        match self.file.write_vectored(&parts.map(IoSlice::new)) {
-            // The device takes whole frames or none.
-            Ok(bytes) => Ok(bytes > 0),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Ok(false),
-                _ => Err(error).context("writing to the TAP; is the interface up?"),
-            },
+    /// Sends a frame in parts, the virtio-net header first. One that the host has no room for is lost, as on a wire.
+    pub(crate) fn send(&mut self, parts: [&[u8]; 3]) -> Result<()> {
+        // The device takes whole frames or none.
+        let sent = self.file.write_vectored(&parts.map(IoSlice::new)).map(drop);
+        match sent.as_ref().err().and_then(Error::raw_os_error) {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Ok(()),
+            _ => sent.context("writing to the TAP; is the interface up?"),
         }
     }
 

@@ -3,24 +3,22 @@
 //! No clock and no I/O: the loop says what time it is and which connection is at work. It refuses
 //! nothing. Bounded by what the connections send, see [`Schedule`].
 
-use std::net::IpAddr;
-
 use clock::Instant;
 use testbed::latency::Latency;
 use wire::SeqNumber;
 
 use crate::client::{Event, Fault, TlsClient, Transmit, Watched, World};
 use crate::engine::Plan;
-use crate::pace::{Pace, Turn};
+use crate::pace::Pace;
 use crate::report::Counts;
+use crate::samples;
 use crate::schedule::Schedule;
 use crate::tally::Tallies;
 use crate::visits::Visits;
 use crate::watches::Watches;
 
-/// What an MSS is less than the MTU: headers of IP and TCP without options (RFC 9293 s3.7.1).
-const HEADERS_V4: u16 = 40;
-const HEADERS_V6: u16 = 60;
+/// What an MSS is less than the MTU: headers of IPv4 and TCP without options (RFC 9293 s3.7.1).
+const HEADERS_BYTES: u16 = 40;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -53,13 +51,11 @@ impl World for Around {
             let asks = self.visits.asks(self.current);
             return self.plan.paths.visit().filter(|_| asks);
         }
-        let turn = self.pace.turn(self.current, self.now);
-        if turn == Turn::Later {
+        if !self.pace.may_ask(self.current, self.now) {
             return None;
         }
         let path = self.plan.paths.take_next()?;
         self.counts.requests += 1;
-        self.counts.late_requests += u64::from(turn == Turn::Late);
         Some(path)
     }
 
@@ -67,14 +63,14 @@ impl World for Around {
         self.plan.paths.request(path)
     }
 
-    fn object_bytes(&self, path: u32) -> Option<u64> {
+    fn object_bytes(&self, path: u32) -> u64 {
         self.plan.paths.size(path)
     }
 
     fn is_content(&mut self, path: u32, offset: u64, bytes: &[u8]) -> bool {
         let name = self.plan.paths.path(path);
         self.counts.compared_bytes += bytes.len() as u64;
-        self.plan.samples.is_content(path, name, offset, bytes)
+        samples::is_content(name, offset, bytes)
     }
 
     fn send(&mut self, transmit: Transmit) {
@@ -92,9 +88,7 @@ impl World for Around {
             Event::Secured => counts.handshakes += 1,
             Event::Records(records) => counts.records += u64::from(records),
             Event::Refused => counts.refused += 1,
-            Event::Resent => counts.resent += 1,
             Event::FirstByte(after) => self.first_byte.record(after),
-            Event::InOrder(bytes) => counts.stream_bytes += u64::from(bytes),
             Event::Body(bytes) => {
                 counts.body_bytes += u64::from(bytes);
                 self.tallies.on_body(self.lasting(), bytes);
@@ -152,11 +146,7 @@ impl World for Around {
     }
 
     fn mss(&self) -> u16 {
-        let headers = match self.plan.addresses.server {
-            IpAddr::V4(_) => HEADERS_V4,
-            IpAddr::V6(_) => HEADERS_V6,
-        };
-        self.plan.mtu - headers
+        self.plan.mtu - HEADERS_BYTES
     }
 }
 

@@ -21,6 +21,7 @@ use std::thread;
 use clap::Parser;
 use nic_wire::{Report, WireArgs};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use testbed::content::{self, Content, OBJECT_SEED};
 
 #[derive(Parser)]
 struct Cli {
@@ -120,42 +121,46 @@ fn tls_server(directory: &Path, record_bytes: usize) -> Arc<rustls::ServerConfig
     Arc::new(config)
 }
 
+/// The server's.
+const ADDRESS: &str = "10.99.0.1";
+
 /// Serves `files` files through the link, with these flags more; the report.
-fn run(files: u32, replies_max: usize, address: &str, flags: &str) -> Option<Report> {
-    run_with(files, replies_max, address, flags, None)
+fn run(files: u32, replies_max: usize, flags: &str) -> Option<Report> {
+    run_with(files, replies_max, flags, None)
 }
 
 /// The same, over TLS in records of so many bytes if any.
 fn run_with(
     files: u32,
     replies_max: usize,
-    address: &str,
     flags: &str,
     record_bytes: Option<usize>,
 ) -> Option<Report> {
     let namespace = Namespace::new()?;
     let directory = tempfile::tempdir().unwrap();
+    let mut objects = String::new();
     for index in 0..files {
-        let bytes = 1000 + index as usize * 3001;
-        let body: Vec<u8> = (0..bytes)
-            .map(|it| (it * 31 + it / 253 + index as usize).to_le_bytes()[0])
-            .collect();
-        std::fs::write(directory.path().join(format!("{index}")), body).unwrap();
+        let content = Content::new(
+            OBJECT_SEED + u64::from(index),
+            1000 + u64::from(index) * 3001,
+        );
+        content::write(content, &directory.path().join(format!("{index}"))).unwrap();
+        objects += &format!("/{index} {}\n", content.size_bytes);
     }
     let keys = tempfile::tempdir().unwrap();
+    let list = keys.path().join("objects");
+    std::fs::write(&list, objects).unwrap();
     let tls = record_bytes.map(|bytes| tls_server(keys.path(), bytes));
-    let host = address.trim_start_matches('[').trim_end_matches(']');
-    let prefix = if host.contains(':') { 64 } else { 16 };
-    let mut words = vec!["nic_wire".to_owned(), "--directory".to_owned()];
-    words.push(directory.path().display().to_string());
+    let mut words = vec!["nic_wire".to_owned(), "--objects".to_owned()];
+    words.push(list.display().to_string());
     if tls.is_some() {
         let file = keys.path().join("ca.pem").display().to_string();
-        words.extend(["--tls", "--ca", &file].map(str::to_owned));
+        words.extend(["--ca", &file].map(str::to_owned));
         if !flags.contains("--server-name") {
             words.extend(["--server-name", "wire.test"].map(str::to_owned));
         }
     }
-    let rest = format!("--server {address}:80 --host-address {host}/{prefix} --warm-up 0 {flags}");
+    let rest = format!("--server {ADDRESS}:80 --host-address {ADDRESS}/16 --warm-up 0 {flags}");
     words.extend(rest.split_whitespace().map(str::to_owned));
     let args = Cli::parse_from(words).args;
     let report = thread::scope(|scope| {
@@ -164,7 +169,7 @@ fn run_with(
             let root = directory.path().to_path_buf();
             nic_wire::run_until(&args, &AtomicBool::new(false), || {
                 // Threads inherit the namespace; they end with their connections, this one with us.
-                let listener = TcpListener::bind((host, 80)).unwrap();
+                let listener = TcpListener::bind((ADDRESS, 80)).unwrap();
                 thread::spawn(move || {
                     for stream in listener.incoming().flatten() {
                         let (root, tls) = (root.clone(), tls.clone());
@@ -189,7 +194,7 @@ fn total(files: u64) -> u64 {
 #[test]
 fn each_file_is_asked_for_once_and_everything_adds_up() {
     let flags = "-c 60 --sample 4 --passes 2";
-    let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {
+    let Some(report) = run(200, usize::MAX, flags) else {
         return;
     };
     assert!(report.is_valid, "{report:?}");
@@ -199,7 +204,6 @@ fn each_file_is_asked_for_once_and_everything_adds_up() {
         counts.sampled_replies > 0 && counts.compared_bytes > 0,
         "{report:?}"
     );
-    assert!(report.frame_bytes_mean > 1448.0, "large frames: {report:?}");
     // Until the window begins there was an answer to each SYN at least.
     assert!(report.wire.filter_runs >= 64, "{report:?}");
     assert!(
@@ -207,8 +211,7 @@ fn each_file_is_asked_for_once_and_everything_adds_up() {
         "{report:?}"
     );
     // The window begins when all connections stand: some have their first replies by then.
-    let before = report.warm_up.replies;
-    assert_eq!(before + counts.replies, 400, "{report:?}");
+    assert_eq!(report.counts_since_start.replies, 400, "{report:?}");
     assert!(counts.replies > 0, "{report:?}");
     assert_eq!((report.passes_begun, counts.lost_packets), (2, 0));
 }
@@ -216,24 +219,22 @@ fn each_file_is_asked_for_once_and_everything_adds_up() {
 #[test]
 fn the_window_begins_when_all_connections_stand_and_are_warm() {
     let flags = "-c 40 --seconds 1 --warm-up-replies 3 --warm-up-bytes 20000";
-    let Some(report) = run(50, usize::MAX, "10.99.0.1", flags) else {
+    let Some(report) = run(50, usize::MAX, flags) else {
         return;
     };
     assert!(report.is_valid, "{report:?}");
-    assert_eq!(report.warm_up.connections, 40, "{report:?}");
+    assert!(report.warm_share >= 1.0, "{report:?}");
     let (window, all) = (&report.counts, &report.counts_since_start);
     assert!(all.replies >= window.replies + 3 * 40, "{report:?}");
     assert!(all.body_bytes >= window.body_bytes + 40 * 20_000);
-    assert!(window.stream_bytes > window.body_bytes, "{report:?}");
     assert!(report.window_median_replies >= 5.0, "{report:?}");
-    assert!((0.0..=1.0).contains(&report.fairness.jain), "{report:?}");
-    assert!(report.fairness.bytes_max > 0, "{report:?}");
+    assert!((0.0..=1.0).contains(&report.fairness), "{report:?}");
 }
 
 #[test]
 fn paced_viewers_ask_no_more_than_once_a_period() {
     let flags = "-c 20 --seconds 1 --every 0.1 --warm-up-replies 1 --warm-up-bytes 0";
-    let Some(report) = run(50, usize::MAX, "10.99.0.1", flags) else {
+    let Some(report) = run(50, usize::MAX, flags) else {
         return;
     };
     assert!(report.is_valid, "{report:?}");
@@ -246,7 +247,7 @@ fn paced_viewers_ask_no_more_than_once_a_period() {
 #[test]
 fn losses_are_recovered_from_at_a_distance() {
     let flags = "-c 8 --sample 8 --passes 1 --loss 3000 --rtt 1-4";
-    let Some(report) = run(200, usize::MAX, "10.99.0.1", flags) else {
+    let Some(report) = run(200, usize::MAX, flags) else {
         return;
     };
     assert!(report.is_valid, "{report:?}");
@@ -270,7 +271,7 @@ fn of_the_sample_a_share_of_the_bytes_is_compared() {
         (4, "--loss 5000 --rtt 1-2", 0.1, 0.5),
     ] {
         let flags = format!("-c 1 --sample 15 --passes 2 --compare-one-in {one_in} {losses}");
-        let Some(report) = run(200, usize::MAX, "10.99.0.1", &flags) else {
+        let Some(report) = run(200, usize::MAX, &flags) else {
             return;
         };
         assert!(report.is_valid, "{report:?}");
@@ -294,7 +295,7 @@ fn of_the_sample_over_tls_a_share_of_the_replies_is_opened() {
         ("--loss 2000 --rtt 1-2", 4, 0.1, 0.5),
     ] {
         let flags = format!("-c 1 --sample 7 --passes 2 --compare-one-in {one_in} {losses}");
-        let Some(report) = run_with(120, usize::MAX, "10.99.0.1", &flags, Some(16_384)) else {
+        let Some(report) = run_with(120, usize::MAX, &flags, Some(16_384)) else {
             return;
         };
         assert!(report.is_valid, "{report:?}");
@@ -314,8 +315,8 @@ fn of_the_sample_over_tls_a_share_of_the_replies_is_opened() {
 }
 
 #[test]
-fn a_server_that_closes_is_connected_to_again_over_ipv6() {
-    let Some(report) = run(100, 7, "[fd99::1]", "-c 4 --sample 2 --passes 1") else {
+fn a_server_that_closes_is_connected_to_again() {
+    let Some(report) = run(100, 7, "-c 4 --sample 2 --passes 1") else {
         return;
     };
     assert!(report.is_valid, "{report:?}");
@@ -329,34 +330,32 @@ fn a_server_that_closes_is_connected_to_again_over_ipv6() {
 
 #[test]
 fn every_byte_over_tls_is_counted_and_the_sample_is_opened() {
-    for address in ["10.99.0.1", "[fd99::1]"] {
-        for record_bytes in [1370, 16_384] {
-            let flags = "-c 20 --sample 4 --passes 2";
-            let Some(report) = run_with(120, usize::MAX, address, flags, Some(record_bytes)) else {
-                return;
-            };
-            assert!(report.is_valid, "{report:?}");
-            let all = &report.counts_since_start;
-            assert_eq!(
-                (all.replies, all.body_bytes),
-                (240, 2 * total(120)),
-                "{report:?}"
-            );
-            assert!(
-                all.sampled_replies > 0 && all.compared_bytes > 0,
-                "{report:?}"
-            );
-            assert_eq!(all.handshakes, 24, "{report:?}");
-            let least = all.body_bytes / u64::try_from(record_bytes).unwrap();
-            assert!(all.records >= least, "{report:?}");
-        }
+    for record_bytes in [1370, 16_384] {
+        let flags = "-c 20 --sample 4 --passes 2";
+        let Some(report) = run_with(120, usize::MAX, flags, Some(record_bytes)) else {
+            return;
+        };
+        assert!(report.is_valid, "{report:?}");
+        let all = &report.counts_since_start;
+        assert_eq!(
+            (all.replies, all.body_bytes),
+            (240, 2 * total(120)),
+            "{report:?}"
+        );
+        assert!(
+            all.sampled_replies > 0 && all.compared_bytes > 0,
+            "{report:?}"
+        );
+        assert_eq!(all.handshakes, 24, "{report:?}");
+        let least = all.body_bytes / u64::try_from(record_bytes).unwrap();
+        assert!(all.records >= least, "{report:?}");
     }
 }
 
 #[test]
 fn losses_and_closes_are_survived_over_tls() {
     let flags = "-c 8 --sample 4 --passes 1 --loss 2000 --rtt 1-2";
-    let Some(report) = run_with(120, 9, "10.99.0.1", flags, Some(4000)) else {
+    let Some(report) = run_with(120, 9, flags, Some(4000)) else {
         return;
     };
     assert!(report.is_valid, "{report:?}");
@@ -379,7 +378,7 @@ fn visitors_come_at_a_rate_and_their_failures_are_not_the_run_s() {
             let flags = format!(
                 "-c 4 --sample 2 --seconds 1 --visits 200 --visit-path /3 --visit-bytes {bytes}"
             );
-            let Some(report) = run_with(9, usize::MAX, "10.99.0.1", &flags, record_bytes) else {
+            let Some(report) = run_with(9, usize::MAX, &flags, record_bytes) else {
                 return;
             };
             assert!(report.is_valid, "{report:?}");
@@ -400,7 +399,7 @@ fn visitors_come_at_a_rate_and_their_failures_are_not_the_run_s() {
 #[test]
 fn a_server_with_another_name_is_not_talked_to() {
     let flags = "-c 1 --passes 1 --server-name other.test";
-    let Some(report) = run_with(1, usize::MAX, "10.99.0.1", flags, Some(1000)) else {
+    let Some(report) = run_with(1, usize::MAX, flags, Some(1000)) else {
         return;
     };
     assert!(!report.is_valid, "{report:?}");
@@ -412,7 +411,10 @@ fn a_server_that_is_not_there_is_told() {
     let Some(namespace) = Namespace::new() else {
         return;
     };
-    let words = "nic_wire --server 10.99.0.2:80 --host-address 10.99.0.1/16 --patience 1 /a";
+    let objects = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(objects.path(), "/a 1\n").unwrap();
+    let flags = "--server 10.99.0.2:80 --host-address 10.99.0.1/16 --patience 1 --objects";
+    let words = format!("nic_wire {flags} {}", objects.path().display());
     let args = Cli::parse_from(words.split_whitespace()).args;
     let error = thread::scope(|scope| {
         let wire = scope.spawn(|| {

@@ -91,7 +91,6 @@ impl Turns<'_> {
             cell,
             server: address(contender, cell.is_tls)?,
             paths: &paths,
-            object_bytes: objects.bytes,
             mtu: self.mtu,
             seed,
             visits: None,
@@ -141,14 +140,14 @@ impl Turns<'_> {
             server_share: sent.map(|sent| float(sent) / float(served.max(1))),
             first_byte: report.first_byte.into(),
             whole: report.whole.into(),
-            fairness: Some(report.fairness.jain),
+            fairness: Some(report.fairness),
             server_memory,
             filter: wire::filter_seconds(&report),
         };
         let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
         let why = wire::defect(&report)
             .or_else(|| {
-                let share = report.warm_up.share;
+                let share = report.warm_share;
                 (share < 1.0)
                     .then(|| format!("only {:.1} % of the connections were warm", share * 100.0))
             })
@@ -174,7 +173,7 @@ impl Turns<'_> {
         let file = self.directory.join("paths");
         let mut text = String::new();
         for index in indices(cell.cached_percent, objects) {
-            let _ = writeln!(text, "{}", objects.path(index));
+            let _ = writeln!(text, "{} {}", objects.path(index), objects.bytes);
         }
         fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
         Ok(file)

@@ -6,7 +6,7 @@
 //! device costs, on whichever core. Left out: looking files up; they are open before. It refuses a
 //! directory without files, and a device smaller than a range.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -226,13 +226,19 @@ impl Reader {
 /// The files of a directory that have something in them, opened.
 fn files(args: &ReadArgs) -> Result<Vec<FileSource>> {
     let mut files = Vec::new();
-    for path in nic_wire::paths::list(&args.source)? {
-        if files.len() == args.files as usize {
-            break;
-        }
-        let file = open_direct(&args.source.join(&path[1..]))?;
-        if file.metadata()?.len() > 0 {
-            files.push(FileSource::Descriptor(file.into()));
+    let mut folders = vec![args.source.clone()];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("reading {}", folder.display()))? {
+            let (path, kind) = entry.and_then(|it| Ok((it.path(), it.file_type()?)))?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() && files.len() < args.files as usize {
+                let file = open_direct(&path)?;
+                if file.metadata()?.len() > 0 {
+                    files.push(FileSource::Descriptor(file.into()));
+                }
+            }
         }
     }
     Ok(files)

@@ -108,12 +108,8 @@ pub enum Event {
     Records(u32),
     /// A SYN was answered by a reset; it is tried again.
     Refused,
-    /// A SYN or a request was sent again.
-    Resent,
     /// The first byte of a reply, so long after the request.
     FirstByte(Duration),
-    /// Bytes of the stream that came in order.
-    InOrder(u32),
     /// Bytes of a body that came in order.
     Body(u32),
     /// A reply of so many bytes of body is complete, so long after the request.
@@ -163,8 +159,8 @@ pub trait World {
     fn next_path(&mut self) -> Option<u32>;
     /// The request for a path.
     fn request(&self, path: u32) -> &str;
-    /// Bytes of the object at a path, if known.
-    fn object_bytes(&self, path: u32) -> Option<u64>;
+    /// Bytes of the object at a path.
+    fn object_bytes(&self, path: u32) -> u64;
     /// Compares bytes of a sampled reply with those of the object at this offset.
     fn is_content(&mut self, path: u32, offset: u64, bytes: &[u8]) -> bool;
     /// Sends a segment.
@@ -346,7 +342,6 @@ impl Connection {
         if self.attempts >= ATTEMPTS_MAX {
             return self.fail(Fault::Silent, world);
         }
-        world.on(Event::Resent);
         let attempts = self.attempts;
         if self.state == State::SynSent {
             self.send_next = self.send_next.wrapping_add(u32::MAX);
@@ -563,7 +558,6 @@ impl Connection {
         world: &mut impl World,
     ) -> Result<(), Fault> {
         self.receive_next = self.receive_next.wrapping_add(piece.bytes);
-        world.on(Event::InOrder(piece.bytes));
         let Some(mut tls) = self.tls.take() else {
             return self.consume_text(now, piece, world);
         };
@@ -601,8 +595,7 @@ impl Connection {
     /// Takes what a head says.
     fn take_head(&mut self, head: Head, world: &mut impl World) -> Result<(), Fault> {
         let path = self.path.ok_or(Fault::Unasked)?;
-        let expected = world.object_bytes(path);
-        if expected.is_some_and(|bytes| bytes != head.body_bytes) {
+        if world.object_bytes(path) != head.body_bytes {
             return Err(Fault::Length);
         }
         if head.closes {

@@ -10,7 +10,7 @@
 //! there.
 //!
 //! [`plain`] has the program for plain HTTP, [`records`] that for TLS, [`watch`] what both do. They refuse to look
-//! further than the IP header and TCP's: an IPv6 packet with extension headers comes whole, and a head that goes on in
+//! further than the IP header and TCP's: an IPv6 packet comes whole, and a head that goes on in
 //! a second frame of more than [`SEEN_BYTES`] is not seen whole.
 
 pub mod plain;
@@ -80,7 +80,6 @@ impl WholeShare {
 }
 
 const ETHERTYPE_OFFSET: i32 = 12;
-const ETHERTYPE_V6: i32 = 0x86dd;
 
 /// The program that chooses the queue of a frame which is sent past the queueing discipline: the only one. Without it a TAP
 /// hashes the flow of each such frame, and of no other, which a NIC with one queue does not do.

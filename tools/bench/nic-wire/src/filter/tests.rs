@@ -240,21 +240,19 @@ const WATCHING: Watching = Watching {
     head_count: WATCHES,
 };
 
-/// Bytes of the headers of its frames, in either IP version.
+/// Bytes of the headers of its frames.
 const HEADERS: u64 = 14 + 24 + 32;
-const HEADERS_V6: u64 = 14 + 40 + 32;
 
 /// A stream of records and the program that follows it; the stream passes the wrap.
 struct Stream {
     machine: Machine,
     program: Vec<Instruction>,
-    is_v6: bool,
     start: u32,
     bytes: Vec<u8>,
 }
 
 impl Stream {
-    fn new(is_v6: bool, records: &[u16]) -> Self {
+    fn new(records: &[u16]) -> Self {
         let start = u32::MAX - 1000;
         let mut bytes = Vec::new();
         for record in records {
@@ -267,7 +265,6 @@ impl Stream {
         let mut stream = Self {
             machine: Machine::new(&WATCHING),
             program: records::program(&WATCHING),
-            is_v6,
             start,
             bytes,
         };
@@ -326,29 +323,16 @@ impl Stream {
         let address = FIRST_ADDRESS + 1;
         let tcp_bytes = 32;
         let mut frame = vec![0xff; 12];
-        if self.is_v6 {
-            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-            frame.extend(
-                u16::try_from(tcp_bytes + text.len())
-                    .expect("fits")
-                    .to_be_bytes(),
-            );
-            frame.extend([6, 64]);
-            frame.extend([0xfd; 28]);
-        } else {
-            frame.extend([0x08, 0x00, 0x46, 0]);
-            frame.extend(
-                u16::try_from(24 + tcp_bytes + text.len())
-                    .expect("fits")
-                    .to_be_bytes(),
-            );
-            frame.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1]);
-        }
+        frame.extend([0x08, 0x00, 0x46, 0]);
+        frame.extend(
+            u16::try_from(24 + tcp_bytes + text.len())
+                .expect("fits")
+                .to_be_bytes(),
+        );
+        frame.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1]);
         frame.extend(address.to_be_bytes());
-        if !self.is_v6 {
-            // IPv4 with options.
-            frame.extend([1; 4]);
-        }
+        // IPv4 with options.
+        frame.extend([1; 4]);
         frame.extend([1, 187]);
         frame.extend(port.to_be_bytes());
         frame.extend(sequence.to_be_bytes());
@@ -377,27 +361,25 @@ fn headers(records: &[u16]) -> Vec<u32> {
 fn headers_are_counted_however_frames_cut_them() {
     let records = [1300, 19, 16_401, 1, 700, 16_640, 33];
     let ends = headers(&records);
-    for is_v6 in [false, true] {
-        for step in [1, 2, 3, 4, 5, 6, 7, 24, 536, 1448, 14_480, 40_000] {
-            let mut stream = Stream::new(is_v6, &records);
-            let total = stream.bytes.len();
-            for from in (0..total).step_by(step) {
-                let to = (from + step).min(total);
-                stream.send(from, to);
-                // The header that was begun last counts once its five bytes are there.
-                let counted = ends.iter().filter(|it| **it as usize + 5 <= to).count();
-                let next = ends.get(counted).copied().unwrap_or(total as u32);
-                let counted = u32::try_from(counted).expect("few");
-                assert_eq!(stream.reached(), (next, counted), "{step}, {to}");
-            }
-            assert_eq!(stream.lost(), None);
+    for step in [1, 2, 3, 4, 5, 6, 7, 24, 536, 1448, 14_480, 40_000] {
+        let mut stream = Stream::new(&records);
+        let total = stream.bytes.len();
+        for from in (0..total).step_by(step) {
+            let to = (from + step).min(total);
+            stream.send(from, to);
+            // The header that was begun last counts once its five bytes are there.
+            let counted = ends.iter().filter(|it| **it as usize + 5 <= to).count();
+            let next = ends.get(counted).copied().unwrap_or(total as u32);
+            let counted = u32::try_from(counted).expect("few");
+            assert_eq!(stream.reached(), (next, counted), "{step}, {to}");
         }
+        assert_eq!(stream.lost(), None);
     }
 }
 
 #[test]
 fn retransmissions_count_nothing_and_new_text_behind_old_counts() {
-    let mut stream = Stream::new(false, &[1000, 1000, 1000]);
+    let mut stream = Stream::new(&[1000, 1000, 1000]);
     stream.send(0, 1008);
     stream.send(0, 1008);
     stream.send(500, 900);
@@ -420,7 +402,7 @@ fn retransmissions_count_nothing_and_new_text_behind_old_counts() {
 
 #[test]
 fn what_cannot_be_followed_is_lost_for_good_and_nothing_is_counted_from_there() {
-    let mut gap = Stream::new(false, &[1000, 1000]);
+    let mut gap = Stream::new(&[1000, 1000]);
     gap.send(0, 1005);
     gap.send(1006, 1500);
     assert_eq!((gap.lost(), gap.reached()), (Some(Lost::Gap), (1005, 1)));
@@ -428,7 +410,7 @@ fn what_cannot_be_followed_is_lost_for_good_and_nothing_is_counted_from_there() 
     assert_eq!((gap.lost(), gap.reached()), (Some(Lost::Gap), (1005, 1)));
 
     let lost = |header: [u8; 5]| {
-        let mut stream = Stream::new(true, &[100]);
+        let mut stream = Stream::new(&[100]);
         stream.send_text(stream.start, &[&header[..], &[0; 10]].concat());
         stream.lost()
     };
@@ -446,7 +428,7 @@ fn what_cannot_be_followed_is_lost_for_good_and_nothing_is_counted_from_there() 
     assert_eq!(lost([23, 3, 3, 0x48, 1]), Some(Lost::Header));
     assert_eq!(lost(*b"HTTP/"), Some(Lost::Header));
 
-    let mut short = Stream::new(false, &[100, 100]);
+    let mut short = Stream::new(&[100, 100]);
     let mut frame = short.frame(short.start, &short.bytes, PORT_FIRST + 2);
     frame.truncate(frame.len() - 110);
     short.machine.run(&short.program, &frame);
@@ -456,17 +438,17 @@ fn what_cannot_be_followed_is_lost_for_good_and_nothing_is_counted_from_there() 
 #[test]
 fn as_many_records_as_are_bounded_fit_a_frame_and_one_more_does_not() {
     let most = usize::try_from(RECORDS_MAX).expect("positive");
-    let mut stream = Stream::new(false, &vec![400; most]);
+    let mut stream = Stream::new(&vec![400; most]);
     stream.send(0, stream.bytes.len());
     assert_eq!((stream.reached().1, stream.lost()), (128, None));
-    let mut stream = Stream::new(false, &vec![400; most + 1]);
+    let mut stream = Stream::new(&vec![400; most + 1]);
     stream.send(0, stream.bytes.len());
     assert_eq!(
         (stream.reached(), stream.lost()),
         ((0, 0), Some(Lost::Many))
     );
     // A header kept from the frame before is one of them.
-    let mut stream = Stream::new(false, &vec![400; most + 1]);
+    let mut stream = Stream::new(&vec![400; most + 1]);
     stream.send(0, 407);
     stream.send(407, stream.bytes.len());
     assert_eq!((stream.reached().1, stream.lost()), (129, None));
@@ -474,7 +456,7 @@ fn as_many_records_as_are_bounded_fit_a_frame_and_one_more_does_not() {
 
 #[test]
 fn sampled_connections_are_followed_by_watches_behind_the_others() {
-    let mut stream = Stream::new(false, &[16_401]);
+    let mut stream = Stream::new(&[16_401]);
     // Behind the watches of two connections that are not sampled, this is that of the second address's first sampled port.
     stream.program = records::program(&Watching {
         unsampled: 2,
@@ -501,7 +483,7 @@ fn sampled_connections_are_followed_by_watches_behind_the_others() {
 
 #[test]
 fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not_followed() {
-    let mut stream = Stream::new(false, &[16_401]);
+    let mut stream = Stream::new(&[16_401]);
     let all = stream.bytes.len();
     stream.set(FLAGS, 1, (FLAG_FOLLOW | FLAG_WHOLE).into());
     assert!(stream.send(0, all) > 16_000);
@@ -553,25 +535,23 @@ fn frames_are_whole_until_heads_or_headers_are_enough_and_for_those_that_are_not
 fn the_first_bytes_of_a_head_go_to_an_entry_until_it_is_full_and_stay_in_the_frame_then() {
     let plain = plain::program(&WATCHING, WholeShare::ALL);
     for program in [plain, records::program(&WATCHING)] {
-        for (is_v6, headers) in [(false, HEADERS), (true, HEADERS_V6)] {
-            let mut stream = Stream::new(is_v6, &[16_401]);
-            stream.program.clone_from(&program);
-            stream.set(HEAD_END, 4, stream.start.wrapping_add(1).into());
-            let all = stream.bytes.len();
-            let expected = (stream.start, stream.bytes[..HEAD_TEXT_BYTES].to_vec());
-            assert_eq!(stream.send(0, all), headers);
-            // The reader has not taken it, and the frame comes again.
-            assert_eq!(stream.send(0, all), 512);
-            assert_eq!(stream.take_head(), Some(expected.clone()));
-            assert_eq!(stream.send(0, all), headers);
-            assert_eq!(stream.take_head(), Some(expected));
-        }
+        let mut stream = Stream::new(&[16_401]);
+        stream.program.clone_from(&program);
+        stream.set(HEAD_END, 4, stream.start.wrapping_add(1).into());
+        let all = stream.bytes.len();
+        let expected = (stream.start, stream.bytes[..HEAD_TEXT_BYTES].to_vec());
+        assert_eq!(stream.send(0, all), HEADERS);
+        // The reader has not taken it, and the frame comes again.
+        assert_eq!(stream.send(0, all), 512);
+        assert_eq!(stream.take_head(), Some(expected.clone()));
+        assert_eq!(stream.send(0, all), HEADERS);
+        assert_eq!(stream.take_head(), Some(expected));
     }
 }
 
 #[test]
 fn a_frame_with_less_text_than_an_entry_and_a_connection_without_one_keep_their_first_bytes() {
-    let mut stream = Stream::new(false, &[16_401]);
+    let mut stream = Stream::new(&[16_401]);
     stream.set(HEAD_END, 4, stream.start.wrapping_add(1).into());
     assert_eq!(stream.send(0, HEAD_TEXT_BYTES - 1), 512);
     assert_eq!(stream.take_head(), None);
@@ -588,8 +568,8 @@ fn a_frame_with_less_text_than_an_entry_and_a_connection_without_one_keep_their_
 }
 
 /// A stream of plain HTTP of one connection, of which no head is due.
-fn plain_stream(is_v6: bool, unsampled: u32, share: WholeShare) -> Stream {
-    let mut stream = Stream::new(is_v6, &[]);
+fn plain_stream(unsampled: u32, share: WholeShare) -> Stream {
+    let mut stream = Stream::new(&[]);
     let watching = Watching {
         unsampled,
         ..WATCHING
@@ -600,49 +580,45 @@ fn plain_stream(is_v6: bool, unsampled: u32, share: WholeShare) -> Stream {
 
 #[test]
 fn large_frames_of_plain_http_are_shortened() {
-    for (is_v6, headers) in [(false, HEADERS), (true, HEADERS_V6)] {
-        let mut stream = plain_stream(is_v6, WATCHES, WholeShare::ALL);
-        let mut of = |text_bytes: u64| {
-            let text = vec![7; text_bytes as usize];
-            stream.send_text(stream.start, &text)
-        };
-        // With three bytes of padding.
-        let longest_whole = 512 - headers - 3;
-        assert_eq!(of(longest_whole), 512);
-        assert_eq!(of(longest_whole + 1), headers);
-        assert_eq!(of(65_000), headers);
-        assert_eq!(stream.take_head(), None);
-    }
+    let mut stream = plain_stream(WATCHES, WholeShare::ALL);
+    let mut of = |text_bytes: u64| {
+        let text = vec![7; text_bytes as usize];
+        stream.send_text(stream.start, &text)
+    };
+    // With three bytes of padding.
+    let longest_whole = 512 - HEADERS - 3;
+    assert_eq!(of(longest_whole), 512);
+    assert_eq!(of(longest_whole + 1), HEADERS);
+    assert_eq!(of(65_000), HEADERS);
+    assert_eq!(stream.take_head(), None);
 }
 
 #[test]
 fn of_a_sampled_connection_one_stretch_in_so_many_is_whole() {
     let share = WholeShare::one_in(8).expect("a power of two");
-    for (is_v6, headers) in [(false, HEADERS), (true, HEADERS_V6)] {
-        // The second address's first sampled port, behind the watches of two others; a port that is not sampled.
-        let sampled = (2, PORT_FIRST | SAMPLED_PORT_BIT);
-        for (unsampled, port) in [sampled, (WATCHES, PORT_FIRST + 2)] {
-            let mut stream = plain_stream(is_v6, unsampled, share);
-            let is_sampled = port & SAMPLED_PORT_BIT != 0;
-            for (sequence, is_whole) in [
-                (0, true),
-                (0xffff, true),
-                (0x1_0000, false),
-                (0x7_ffff, false),
-                (0x8_0000, true),
-                (u32::MAX, false),
-            ] {
-                assert_eq!(share.has(SeqNumber(sequence)), is_whole);
-                stream.set(HEAD_END, 4, sequence.into());
-                let frame = stream.frame(sequence, &[7; 9000], port);
-                let expected = if is_whole && is_sampled {
-                    frame.len() as u64
-                } else {
-                    headers
-                };
-                let result = stream.machine.run(&stream.program, &frame);
-                assert_eq!(result, expected, "{sequence:#x}, {port:#x}");
-            }
+    // The second address's first sampled port, behind the watches of two others; a port that is not sampled.
+    let sampled = (2, PORT_FIRST | SAMPLED_PORT_BIT);
+    for (unsampled, port) in [sampled, (WATCHES, PORT_FIRST + 2)] {
+        let mut stream = plain_stream(unsampled, share);
+        let is_sampled = port & SAMPLED_PORT_BIT != 0;
+        for (sequence, is_whole) in [
+            (0, true),
+            (0xffff, true),
+            (0x1_0000, false),
+            (0x7_ffff, false),
+            (0x8_0000, true),
+            (u32::MAX, false),
+        ] {
+            assert_eq!(share.has(SeqNumber(sequence)), is_whole);
+            stream.set(HEAD_END, 4, sequence.into());
+            let frame = stream.frame(sequence, &[7; 9000], port);
+            let expected = if is_whole && is_sampled {
+                frame.len() as u64
+            } else {
+                HEADERS
+            };
+            let result = stream.machine.run(&stream.program, &frame);
+            assert_eq!(result, expected, "{sequence:#x}, {port:#x}");
         }
     }
 }

@@ -13,7 +13,7 @@
 //! headers. Bounded by [`WATCH_BYTES`] and [`HEAD_BYTES`] for each connection, no loop, and 32 bytes of stack.
 
 use super::program::{FRAME_POINTER, Program, Register, opcode as op};
-use super::{ETHERTYPE_OFFSET, ETHERTYPE_V6, SAMPLED_PORT_BIT, SEEN_BYTES};
+use super::{ETHERTYPE_OFFSET, SAMPLED_PORT_BIT, SEEN_BYTES};
 use crate::frame::{PORT_FIRST, PORTS};
 
 /// Bytes of a watch.
@@ -69,7 +69,6 @@ pub(super) const SKB_LOAD_BYTES: i32 = 26;
 const PROTOCOL_TCP: i32 = 6;
 const ETHERTYPE_V4: i32 = 0x0800;
 const ETHERNET_BYTES: i32 = 14;
-const IPV6_BYTES: i32 = 40;
 const TCP_BYTES: i32 = 20;
 
 pub(super) const RESULT: Register = 0;
@@ -100,7 +99,6 @@ fn find_text(it: &mut Program) {
     it.load(op::LOAD_WORD, R1, FRAME, 0); // __sk_buff.len
     it.jump(op::IF_BELOW, R1, least_v4, "whole");
     it.constant(op::PACKET_HALF, 0, ETHERTYPE_OFFSET);
-    it.jump(op::IF_EQUAL, RESULT, ETHERTYPE_V6, "v6");
     it.jump(op::IF_UNEQUAL, RESULT, ETHERTYPE_V4, "whole");
     it.constant(op::PACKET_BYTE, 0, ETHERNET_BYTES + 9);
     it.jump(op::IF_UNEQUAL, RESULT, PROTOCOL_TCP, "whole");
@@ -114,31 +112,12 @@ fn find_text(it: &mut Program) {
     it.constant(op::ADD_CONSTANT, END, ETHERNET_BYTES);
     it.constant(op::PACKET_WORD, 0, ETHERNET_BYTES + 16);
     it.store(op::STORE_DOUBLE, FRAME_POINTER, SEQUENCE, RESULT);
-    it.jump(op::JUMP, 0, 0, "tcp");
-
-    it.label("v6");
-    it.load(op::LOAD_WORD, R1, FRAME, 0);
-    it.jump(
-        op::IF_BELOW,
-        R1,
-        ETHERNET_BYTES + IPV6_BYTES + TCP_BYTES,
-        "whole",
-    );
-    it.constant(op::PACKET_BYTE, 0, ETHERNET_BYTES + 6);
-    it.jump(op::IF_UNEQUAL, RESULT, PROTOCOL_TCP, "whole");
-    it.constant(op::MOVE_CONSTANT, PLACE, ETHERNET_BYTES + IPV6_BYTES);
-    it.constant(op::PACKET_HALF, 0, ETHERNET_BYTES + 4);
-    it.register(op::MOVE, END, RESULT);
-    it.constant(op::ADD_CONSTANT, END, ETHERNET_BYTES + IPV6_BYTES);
-    it.constant(op::PACKET_WORD, 0, ETHERNET_BYTES + 24 + 12);
-    it.store(op::STORE_DOUBLE, FRAME_POINTER, SEQUENCE, RESULT);
 }
 
 /// WATCH is the watch of the frame's connection, KEY its number; SEQUENCE, `TEXT_PLACE` and `TEXT_LENGTH` are the frame's.
 /// Without a watch the program goes to "headers", and to "whole" with what is no TCP or has no text.
 pub(super) fn find_watch(it: &mut Program, watching: &Watching) {
     find_text(it);
-    it.label("tcp");
     it.put(op::PACKET_BYTE_AT, 0, PLACE, 0, 12);
     it.constant(op::SHIFT_RIGHT, RESULT, 4);
     it.constant(op::SHIFT_LEFT, RESULT, 2);
