@@ -8,6 +8,10 @@
 //! A device can be made to hang ([`SimDisk::set_hung`]), as a mount does whose server is gone: its
 //! commands complete only once it answers again. Other devices go on.
 //!
+//! A device may have a rate ([`SimConfig::device_bits_per_second`]), which several disks share as queues of the same
+//! devices ([`SimDisk::share_devices`]): it transfers one command's bytes after the other's, in the order in which they
+//! were submitted, and the latency comes on top.
+//!
 //! Files change as [`SimChange`] says. The verdicts are those of `uring`: a read of a file that was
 //! rewritten is refused, one of a file that grew or was touched takes as long as another one in addition.
 //!
@@ -22,9 +26,11 @@
 
 mod content;
 
+use core::cell::RefCell;
 use core::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use clock::{Duration, Instant};
 use memory::{Arena, FilledSlot, FreeSlot};
@@ -58,6 +64,8 @@ pub struct SimConfig {
     pub latency_min: Duration,
     /// Longest time a command takes that is not stuck; uniform in between.
     pub latency_max: Duration,
+    /// Rate at which a device transfers what was submitted, bits per second; 0: at once.
+    pub device_bits_per_second: u64,
     /// Chance that a command takes up to `stuck_max` instead.
     pub stuck_chance: u32,
     /// Longest time any command takes, without second rounds.
@@ -80,6 +88,7 @@ impl SimConfig {
             read_bytes_max: 65_536,
             latency_min: Duration::from_micros(80),
             latency_max: Duration::from_micros(120),
+            device_bits_per_second: 0,
             stuck_chance: 0,
             stuck_max: Duration::from_secs(1),
             partial_chance: 0,
@@ -157,10 +166,16 @@ struct Command {
 /// When a submitted command is due, a random number for the order among equals, and its table index.
 type Due = Reverse<(Instant, u32, u32)>;
 
+/// When each device has transferred all that was submitted to it.
+pub type SimDevices = Rc<RefCell<BTreeMap<u32, Instant>>>;
+
 /// A simulated disk.
 #[derive(Debug)]
 pub struct SimDisk {
     config: SimConfig,
+    devices: SimDevices,
+    /// When the command was due that was completed last.
+    completed_at: Instant,
     random: ChaCha8Rng,
     catalogue: Vec<CatalogueFile>,
     /// Generation and open file of each index; closing increments the generation.
@@ -192,6 +207,8 @@ impl SimDisk {
         let depth = config.queue_depth as usize;
         Self {
             config,
+            devices: SimDevices::default(),
+            completed_at: Instant::ZERO,
             random: ChaCha8Rng::seed_from_u64(config.seed),
             catalogue: Vec::new(),
             files: vec![(0, None); config.files_max as usize],
@@ -221,6 +238,35 @@ impl SimDisk {
             status: 0,
         });
         id
+    }
+
+    /// The devices are these, which other disks transfer from too.
+    pub fn share_devices(&mut self, devices: &SimDevices) {
+        self.devices = Rc::clone(devices);
+    }
+
+    /// When the command was due that was completed last, which is before it was consumed.
+    #[must_use]
+    pub const fn completed_at(&self) -> Instant {
+        self.completed_at
+    }
+
+    /// When the device has transferred the bytes of a command that it gets now.
+    fn transfer(&mut self, now: Instant, index: u32) -> Instant {
+        let rate = self.config.device_bits_per_second;
+        let command = self.commands[index as usize].as_ref();
+        let Some((command, file)) = command.and_then(|it| Some((it, it.file?))) else {
+            return now;
+        };
+        if rate == 0 {
+            return now;
+        }
+        let device = self.catalogue[file.catalogue_id as usize].device;
+        let nanos = (u64::from(command.length_bytes) * 8 * 1_000_000_000).div_ceil(rate);
+        let mut devices = self.devices.borrow_mut();
+        let free_at = devices.entry(device).or_insert(now);
+        *free_at = now.max(*free_at) + Duration::from_nanos(nanos);
+        *free_at
     }
 
     /// From now on a device completes no command, or does again. What waited for it then takes as
@@ -511,7 +557,8 @@ impl Disk for SimDisk {
             if let Some(command) = &mut self.commands[index as usize] {
                 command.fails = fails;
             }
-            self.submitted.push(Reverse((now + latency, lot, index)));
+            let due = self.transfer(now, index) + latency;
+            self.submitted.push(Reverse((due, lot, index)));
         }
         self.enqueued.clear();
         Ok(())
@@ -526,7 +573,7 @@ impl Disk for SimDisk {
     ) -> usize {
         let mut consumed = 0;
         while consumed < completions_max && self.next_event().is_some_and(|due| due <= now) {
-            let Some(Reverse((_, _, index))) = self.submitted.pop() else {
+            let Some(Reverse((due, _, index))) = self.submitted.pop() else {
                 break;
             };
             if self.is_stuck(index) {
@@ -539,6 +586,7 @@ impl Disk for SimDisk {
             let command = self.commands[index as usize].take();
             let command = command.expect("invariant: what is submitted is in the table");
             self.free_commands.push(index);
+            self.completed_at = due;
             let completion = self.finish(arena, command);
             if let Err((_, error)) = &completion.result {
                 self.counters.count_failure(*error);

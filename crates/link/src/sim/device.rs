@@ -25,10 +25,14 @@ const STREAM: u64 = 2;
 #[derive(Debug)]
 pub(super) struct Device {
     slots: SlotMemory,
-    /// Frames that it has not read yet, in order, and when it will have.
-    waiting: VecDeque<(Instant, WaitingFrame)>,
+    /// Frames that it has not read yet, in order.
+    waiting: VecDeque<WaitingFrame>,
+    /// How many of them have had their turn at the line that they share.
+    decided: usize,
     /// Slots that it has read and that were not given back yet.
     read_slots: Vec<u32>,
+    /// What it has read of slots, if that is recorded.
+    record: Option<Vec<SlotRead>>,
     /// By slot.
     is_lent: Vec<bool>,
     lent_count: usize,
@@ -40,9 +44,24 @@ pub(super) struct Device {
     is_early: bool,
 }
 
+/// A device has read a part of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotRead {
+    /// When it had.
+    pub at: Instant,
+    /// The slot.
+    pub slot: u32,
+    /// From the slot's first byte on, headroom included.
+    pub from_bytes: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
 /// A frame that the device has been told of.
 #[derive(Debug)]
 struct WaitingFrame {
+    /// When it will have been read; `None`: its turn at the line has not come.
+    reads_at: Option<Instant>,
     headers: Vec<u8>,
     /// The payload, or what of it stands before the slot's part.
     copied: Vec<u8>,
@@ -68,6 +87,8 @@ impl Device {
         Self {
             slots,
             waiting: VecDeque::new(),
+            decided: 0,
+            record: None,
             read_slots: Vec::new(),
             is_lent: vec![false; slots.slot_count() as usize],
             lent_count: 0,
@@ -85,7 +106,27 @@ impl Device {
     /// When it reads its next frame.
     pub(super) fn next_read(&self) -> Option<Instant> {
         let next = self.waiting.front().filter(|_| !self.is_stopped);
-        next.map(|(at, _)| *at)
+        next?.reads_at
+    }
+
+    /// The first frame without a moment will have been read then.
+    pub(super) fn decide(&mut self, reads_at: Instant) {
+        let frame = &mut self.waiting[self.decided];
+        frame.reads_at = Some(reads_at);
+        self.decided += 1;
+    }
+
+    /// Records from now on what is read of slots.
+    pub(super) fn set_recording(&mut self) {
+        self.record = Some(Vec::new());
+    }
+
+    /// What was recorded.
+    pub(super) fn take_record(&mut self) -> Vec<SlotRead> {
+        self.record
+            .as_mut()
+            .map(core::mem::take)
+            .unwrap_or_default()
     }
 
     pub(super) fn set_stopped(&mut self, is_stopped: bool) {
@@ -96,8 +137,9 @@ impl Device {
         self.is_early = true;
     }
 
-    /// Takes a frame, to be read at `reads_at`, and its last payload part on loan if that may be.
-    pub(super) fn accept(&mut self, reads_at: Instant, frame: &Outgoing<'_>) -> Sent {
+    /// Takes a frame, to be read at `reads_at` or when that is decided, and its last payload part on loan if that
+    /// may be.
+    pub(super) fn accept(&mut self, reads_at: Option<Instant>, frame: &Outgoing<'_>) -> Sent {
         let lent = self.lendable(frame);
         let copied = match (&lent, frame.payload) {
             (Some(_), [before @ .., _]) => before.concat(),
@@ -111,12 +153,13 @@ impl Device {
             }
         }
         let waiting = WaitingFrame {
+            reads_at,
             headers: frame.headers.to_vec(),
             copied,
             lent,
             offload: frame.offload,
         };
-        self.waiting.push_back((reads_at, waiting));
+        self.waiting.push_back(waiting);
         lent.map_or(Sent::Copied, |part| Sent::Lent(part.slot))
     }
 
@@ -134,12 +177,13 @@ impl Device {
 
     /// Reads the next frame whose turn has come by `now`, and sends it at its moment.
     pub(super) fn read(&mut self, now: Instant, send: impl FnOnce(Instant, &Outgoing<'_>)) -> bool {
-        if self.next_read().is_none_or(|at| at > now) {
-            return false;
-        }
-        let Some((at, frame)) = self.waiting.pop_front() else {
+        let Some(at) = self.next_read().filter(|at| *at <= now) else {
             return false;
         };
+        let Some(frame) = self.waiting.pop_front() else {
+            return false;
+        };
+        self.decided = self.decided.saturating_sub(1);
         let lent: &[u8] = match &frame.lent {
             // SAFETY: the slot is on loan, so it is mapped and nobody writes it (the rule of
             // `memory::SlotMemory`): the arena hands no reference out that could. If it was given
@@ -154,6 +198,16 @@ impl Device {
             offload: frame.offload,
         };
         send(at, &outgoing);
+        if let (Some(record), Some(part)) = (&mut self.record, frame.lent)
+            && let Some((slot, from_bytes)) = self.slots.find(lent)
+        {
+            record.push(SlotRead {
+                at,
+                slot,
+                from_bytes,
+                bytes: part.length_bytes,
+            });
+        }
         if let Some(part) = frame.lent
             && !self.is_early
             && self.random.next_u32() % MILLION >= self.kept_slots_ppm

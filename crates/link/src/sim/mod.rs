@@ -24,6 +24,8 @@
 //! it was given back changes what the port receives. A device can stop for a while
 //! ([`SimLink::set_stopped`]), and never tell that it has read a slot ([`SimConfig::kept_slots_ppm`]).
 //!
+//! **Several links share a line** ([`SimLink::attach`]) as the queues of one NIC: see [`SimNic`].
+//!
 //! Bounds: both queues have a limit; frames in flight are limited by rate times delay only, and
 //! each is an allocation. For simulation only.
 use std::cell::RefCell;
@@ -32,7 +34,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use clock::{Duration, Instant};
+use clock::{Duration, Instant, earlier};
 use memory::SlotMemory;
 use wire::{ChecksumState, MacAddress, Outgoing};
 
@@ -44,10 +46,13 @@ use crate::{
 };
 
 mod device;
+mod nic;
 mod path;
 
 use device::Device;
 
+pub use device::SlotRead;
+pub use nic::{NicConfig, SimNic};
 pub use path::{MILLION, PathConfig, PathCounters};
 use path::{Path, time_on_wire};
 
@@ -120,6 +125,7 @@ pub fn pair(config: SimConfig, seed: u64) -> (SimLink, SimPort) {
         line_free_at: Instant::ZERO,
         writable_at: None,
         device: None,
+        nic: None,
         seed,
         is_up: true,
         shared_addresses: Vec::new(),
@@ -160,6 +166,8 @@ struct Shared {
     writable_at: Option<Instant>,
     /// Present if it borrows slots.
     device: Option<Device>,
+    /// The line that it shares with others, and its queue there.
+    nic: Option<(SimNic, usize)>,
     seed: u64,
     is_up: bool,
     shared_addresses: Vec<IpAddr>,
@@ -175,9 +183,15 @@ impl Shared {
             config,
             to_port,
             device,
+            nic,
             is_up,
             ..
         } = self;
+        if let (Some(device), Some((nic, queue))) = (&mut *device, nic) {
+            while let Some(reads_at) = nic.take_read(*queue) {
+                device.decide(reads_at);
+            }
+        }
         let mut send = |at, frame: &Outgoing<'_>| {
             if *is_up {
                 let mut leaves_at = at;
@@ -204,7 +218,8 @@ impl Shared {
         {}
         let frames_max = self.config.transmit_queue_frames_max;
         let waiting = self.device.as_ref().map_or(0, Device::waiting_frames);
-        if self.queue.len().max(waiting) >= frames_max {
+        let has_room = (self.nic.as_ref()).is_none_or(|(nic, queue)| nic.has_room(*queue, bytes));
+        if self.queue.len().max(waiting) >= frames_max || !has_room {
             self.counters.full_frames += 1;
             self.writable_at = self.queue.front().copied();
             return Err(TransmitError::Full);
@@ -213,7 +228,12 @@ impl Shared {
         self.line_free_at = self.line_free_at.max(now);
         let sent = match &mut self.device {
             Some(device) => {
-                let sent = device.accept(self.line_free_at + self.config.device_delay, frame);
+                let mut reads_at = Some(self.line_free_at + self.config.device_delay);
+                if let Some((nic, queue)) = &self.nic {
+                    nic.hand_over(*queue, now, frame);
+                    reads_at = None;
+                }
+                let sent = device.accept(reads_at, frame);
                 self.line_free_at += time_on_wire(bytes, self.config.transmit_bits_per_second);
                 self.counters.lent_frames += u64::from(sent != Sent::Copied);
                 sent
@@ -294,9 +314,16 @@ impl Shared {
         self.is_up = up;
     }
 
+    /// When the device has read its next frame.
+    fn next_read(&self) -> Option<Instant> {
+        let decided = self.device.as_ref().and_then(Device::next_read);
+        let turn = || (self.nic.as_ref()).and_then(|(nic, queue)| nic.next_read(*queue));
+        decided.or_else(turn)
+    }
+
     fn next_event(&self) -> Option<Instant> {
         let moments = [
-            self.device.as_ref().and_then(Device::next_read),
+            self.next_read(),
             self.to_port.next_arrival(),
             self.to_link.next_arrival(),
             self.writable_at,
@@ -320,6 +347,26 @@ impl SimLink {
         if let Some(device) = &mut shared.device {
             device.set_stopped(is_stopped);
         }
+    }
+
+    /// The device gets a queue of a NIC, whose line takes the place of [`SimConfig::transmit_bits_per_second`] and
+    /// [`SimConfig::device_delay`], and records what it reads of slots: see [`SimLink::take_slot_reads`].
+    ///
+    /// # Panics
+    /// If the link has not borrowed slots yet, or sends at a rate of its own.
+    pub fn attach(&mut self, nic: &SimNic) {
+        let mut shared = self.shared.borrow_mut();
+        assert_eq!(shared.config.transmit_bits_per_second, 0, "two rates");
+        let device = shared.device.as_mut().expect("slots to read");
+        device.set_recording();
+        shared.nic = Some((nic.clone(), nic.add_queue()));
+    }
+
+    /// What the device of an attached link has read of slots since the last call, in order.
+    pub fn take_slot_reads(&mut self) -> Vec<SlotRead> {
+        let mut shared = self.shared.borrow_mut();
+        let device = shared.device.as_mut();
+        device.map(Device::take_record).unwrap_or_default()
     }
 
     /// A deliberate fault: from now on slots are given back before the device has read them.
@@ -450,6 +497,13 @@ impl SimPort {
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
         self.shared.borrow().next_event()
+    }
+
+    /// When the next frame from the link arrives, as far as that is decided.
+    #[must_use]
+    pub fn next_arrival(&self) -> Option<Instant> {
+        let shared = self.shared.borrow();
+        earlier(shared.next_read(), shared.to_port.next_arrival())
     }
 
     /// Takes the link's interface down or up at `now`, as [`SimLink::set_up`].

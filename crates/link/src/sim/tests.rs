@@ -7,7 +7,10 @@ use wire::{
     SegmentationKind, parse_frame,
 };
 
-use super::{MILLION, PathConfig, PathCounters, SimConfig, SimLink, SimPort, pair};
+use super::{
+    MILLION, NicConfig, PathConfig, PathCounters, SimConfig, SimLink, SimNic, SimPort, SlotRead,
+    pair,
+};
 use crate::{Capabilities, CopyReason, Link, Sent, TransmitError};
 
 const FRAMES: u16 = 2_000;
@@ -732,4 +735,97 @@ fn a_link_that_borrows_nothing_says_so() {
     let arena = Arena::new(ArenaConfig::new(1)).expect("a slot");
     let (mut link, _port) = pair(SimConfig::default(), 1);
     assert_eq!(link.borrow_slots(arena.slot_memory()), Err(CopyReason::Off));
+}
+
+/// Links that are queues of one NIC, of a bit in 8 ns: a byte in 64 ns.
+fn attached<const LINKS: usize>(
+    arena: &Arena,
+    ring_bytes_max: usize,
+) -> (SimNic, [Attached; LINKS]) {
+    let nic = SimNic::new(NicConfig {
+        bits_per_second: 125_000_000,
+        ring_bytes_max,
+    });
+    let links = core::array::from_fn(|_| {
+        let (mut link, port) = lending(arena);
+        link.attach(&nic);
+        (link, port)
+    });
+    (nic, links)
+}
+
+type Attached = (SimLink, SimPort);
+
+/// When a frame without payload has passed: 14 bytes and 24 that Ethernet adds.
+const HEADER_TIME: Duration = Duration::from_nanos(38 * 64);
+
+#[test]
+fn a_nic_takes_frames_from_its_queues_in_turns_at_its_rate() {
+    let arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (nic, mut links) = attached::<2>(&arena, usize::MAX);
+    for _ in 0..3 {
+        send_slot(&mut links[0].0, at(0), &[]).unwrap();
+    }
+    send_slot(&mut links[1].0, at(0), &[]).unwrap();
+    assert_eq!(nic.next_turn(), Some(at(0)));
+    nic.advance(at(1_000));
+    let arrival = |port: &mut SimPort| {
+        let at = port.next_event().unwrap();
+        port.receive(at).unwrap();
+        at
+    };
+    let turn = |count: u32| at(0) + HEADER_TIME * count;
+    // The queue after the first begins.
+    assert_eq!(arrival(&mut links[1].1), turn(1));
+    assert_eq!(
+        [2, 3, 4].map(|_| arrival(&mut links[0].1)),
+        [2, 3, 4].map(turn)
+    );
+}
+
+#[test]
+fn a_nic_sends_nothing_before_it_was_handed_over_or_it_is_told_to_go_on() {
+    let arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (nic, mut links) = attached::<2>(&arena, usize::MAX);
+    send_slot(&mut links[0].0, at(30), &[]).unwrap();
+    // Another worker's round that began later, and got to its frame sooner.
+    send_slot(&mut links[1].0, at(20), &[]).unwrap();
+    assert_eq!(nic.next_turn(), Some(at(20)));
+    assert_eq!(links[1].1.receive(at(1_000)), None);
+    nic.advance(at(19));
+    assert_eq!(links[1].1.receive(at(1_000)), None);
+    nic.advance(at(20));
+    assert!(links[1].1.receive(at(20)).is_none());
+    assert!(links[1].1.receive(at(20) + HEADER_TIME).is_some());
+    assert_eq!(nic.next_turn(), Some(at(30)));
+}
+
+#[test]
+fn a_slot_comes_back_when_the_nic_has_read_it_and_a_full_ring_takes_no_frame() {
+    let mut arena = Arena::new(ArenaConfig::new(8)).expect("slots");
+    let (nic, [(mut link, _port)]) = attached::<1>(&arena, 10_000);
+    let slots = [1, 2, 3].map(|mark| marked(&mut arena, mark));
+    let frame_time = HEADER_TIME + Duration::from_nanos(5_000 * 64);
+    let send =
+        |link: &mut SimLink, slot: &FilledSlot| send_slot(link, at(0), &[arena.payload(slot)]);
+    assert_eq!(send(&mut link, &slots[0]), Ok(Sent::Lent(slots[0].index())));
+    // 5,014 bytes each.
+    assert_eq!(send(&mut link, &slots[1]), Err(TransmitError::Full));
+    nic.advance(at(0));
+    assert_eq!(send(&mut link, &slots[1]), Ok(Sent::Lent(slots[1].index())));
+    nic.advance(at(1_000));
+    let first_read = at(0) + frame_time;
+    assert_eq!(given_back(&mut link, at(320)), [0; 0]);
+    assert_eq!(given_back(&mut link, first_read), [slots[0].index()]);
+    let record = |at, slot: &FilledSlot| SlotRead {
+        at,
+        slot: slot.index(),
+        from_bytes: ArenaConfig::HEADROOM_BYTES as usize,
+        bytes: 5_000,
+    };
+    assert_eq!(link.take_slot_reads(), [record(first_read, &slots[0])]);
+    assert_eq!(given_back(&mut link, at(1_000)), [slots[1].index()]);
+    for slot in slots {
+        arena.release(slot.into_free());
+    }
 }
