@@ -31,7 +31,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Many runs, B excluded
-    #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = range)]
+    #[arg(long, value_name = "A..B", default_value = "0..1000", default_value_if("memory", "true", "1..2"), value_parser = range)]
     seeds: Range<u64>,
     /// Draws only these troubles
     #[arg(long, value_name = "NAME", default_value = THEMES[0].name, value_parser = themes())]
@@ -48,6 +48,9 @@ pub struct Options {
     /// Writes what TCP does on the connections to FILE, as qlog (see docs/run/slow-streams.md)
     #[arg(long, value_name = "FILE", requires = "seed")]
     trace: Option<PathBuf>,
+    /// Prints how often a byte crosses the memory bus, in docs/memory.md's tables
+    #[arg(long, conflicts_with_all = ["seed", "scenario", "canary"])]
+    memory: bool,
     /// Writes the seed's frames to FILE
     #[arg(long, value_name = "FILE", requires = "seed")]
     pcap: Option<PathBuf>,
@@ -71,6 +74,13 @@ pub enum CommandError {
 /// A run failed, or nothing can be printed.
 pub fn run_command(options: &Options) -> Result<(), CommandError> {
     let mut out = io::stdout();
+    if options.memory {
+        return Ok(crate::memory_traffic::print(
+            &mut out,
+            &options.seeds,
+            options.jobs,
+        )?);
+    }
     let failed = match options.seed {
         Some(seed) => run_one(&mut out, seed, options)?,
         None => run_many(&mut out, options)?,

@@ -64,6 +64,7 @@ mod crafted;
 mod credentials;
 mod fuzzed_controller;
 mod fuzzed_peers;
+mod memory_traffic;
 mod occupancy;
 mod paths;
 mod retransmissions;
