@@ -24,8 +24,10 @@ mod stored;
 mod tls;
 mod wire;
 
+use std::path::PathBuf;
+
 use anyhow::{Result, ensure};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use testbed::is_root;
 
 /// What to measure.
@@ -34,8 +36,8 @@ pub enum Bench {
     /// Throughput, cost, delays: Atlas beside nginx, h2o, lighttpd and Apache Traffic Server
     /// (needs root)
     Figures(Box<figures::FiguresOptions>),
-    /// Makes the page and the plots of stored results, in seconds
-    Report(figures::ReportOptions),
+    /// Makes the page of stored results, and its plots, in seconds
+    Report(ReportOptions),
     /// TLS 1.3 handshakes at rates, beside streams at full speed (needs root)
     Handshakes(handshakes::HandshakesOptions),
     /// Atlas's TCP beside Linux's over the same paths, by RTT, loss and buffer; fairness (needs root)
@@ -44,20 +46,28 @@ pub enum Bench {
     Ledger(ledger::LedgerOptions),
 }
 
+/// Options of `bench report`.
+#[derive(Args, Clone, Debug)]
+pub struct ReportOptions {
+    /// The stored results; the page and its plots are put beside it
+    #[arg(value_name = "FILE", default_value = "bench/results/files.jsonl")]
+    results: PathBuf,
+}
+
 /// Runs a bench.
 ///
 /// # Errors
 /// What cannot be measured or written.
 pub fn run_command(bench: &Bench) -> Result<()> {
     match bench {
-        Bench::Report(options) => figures::report(options),
+        Bench::Report(options) => report(options),
         Bench::Ledger(options) => ledger::run_command(options),
         Bench::Figures(options) if options.only_lists() => figures::list(options),
         Bench::Figures(options) => {
             check_machine()?;
             figures::run_command(options)
         }
-        Bench::Paths(options) if options.only_reads() => paths::run_command(options),
+        Bench::Paths(options) if options.only_lists() => paths::run_command(options),
         Bench::Paths(options) => {
             ensure_root()?;
             paths::run_command(options)
@@ -67,6 +77,18 @@ pub fn run_command(bench: &Bench) -> Result<()> {
             handshakes::run_command(options)
         }
     }
+}
+
+/// Makes the page of stored results.
+fn report(options: &ReportOptions) -> Result<()> {
+    let file = &options.results;
+    let page = if stored::is_of_paths(file)? {
+        paths::write_page(file)?
+    } else {
+        figures::write_page(file)?
+    };
+    println!("{}", page.display());
+    Ok(())
 }
 
 fn ensure_root() -> Result<()> {

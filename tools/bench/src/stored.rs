@@ -63,6 +63,12 @@ impl Environment {
     }
 }
 
+/// Whether a file has results of `bench paths`, by the command that made it.
+pub(crate) fn is_of_paths(path: &Path) -> Result<bool> {
+    let (environment, _) = read::<serde_json::Value>(path)?;
+    Ok(environment.command.starts_with("cargo xtask bench paths"))
+}
+
 /// Reads a file.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<(Environment, Vec<T>)> {
     let name = path.display();

@@ -1,5 +1,4 @@
-//! `cargo xtask bench figures` measures and stores; `cargo xtask bench report` makes the page and the
-//! plots of what is stored.
+//! `cargo xtask bench figures` measures and stores; [`write_page`] makes the page and the plots of what is stored.
 //!
 //! It refuses to report what it did not measure: a page is made of a file of results alone. Bounded by:
 //! the plan, and the deadline of each turn.
@@ -51,9 +50,6 @@ const DESCRIPTORS: u64 = 131_072;
 
 /// How often a turn is taken again.
 const RETAKES_MAX: usize = 2;
-
-/// Where results are kept.
-const RESULTS: &str = "bench/results/files.jsonl";
 
 /// Options of `bench figures`.
 #[derive(Args, Clone, Debug)]
@@ -114,14 +110,6 @@ impl FiguresOptions {
     }
 }
 
-/// Options of `bench report`.
-#[derive(Args, Clone, Debug)]
-pub struct ReportOptions {
-    /// The stored results; page and plots are put beside it
-    #[arg(value_name = "FILE", default_value = RESULTS)]
-    results: PathBuf,
-}
-
 /// Says what would be measured.
 pub(crate) fn list(options: &FiguresOptions) -> Result<()> {
     let plan = options.plan()?;
@@ -134,13 +122,6 @@ pub(crate) fn list(options: &FiguresOptions) -> Result<()> {
         );
     }
     println!("some {}", minutes(plan.estimate()));
-    Ok(())
-}
-
-/// Makes page and plots of stored results.
-pub(crate) fn report(options: &ReportOptions) -> Result<()> {
-    let page = write_page(&options.results)?;
-    println!("{}", page.display());
     Ok(())
 }
 
@@ -362,7 +343,7 @@ fn environment(
 }
 
 /// Writes page and plots beside a file of results.
-fn write_page(file: &Path) -> Result<PathBuf> {
+pub(crate) fn write_page(file: &Path) -> Result<PathBuf> {
     let results = Results::read(file)?;
     let directory = file.with_extension("");
     fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;

@@ -52,16 +52,9 @@ pub struct PathsOptions {
     /// Says what would be measured, and how long it would take
     #[arg(long)]
     list: bool,
-    /// Stores the results here, a line when a run is over
+    /// Stores the results here, a line when a run is over; the page is put beside it
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes the page here
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
-    /// Measures nothing: takes stored results, comma-separated; of what is in several files the last
-    /// counts
-    #[arg(long, value_name = "FILES", value_delimiter = ',')]
-    stored: Vec<PathBuf>,
     /// The server to measure (default: builds atlas, release)
     #[arg(long, value_name = "PATH")]
     atlas: Option<PathBuf>,
@@ -69,8 +62,8 @@ pub struct PathsOptions {
 
 impl PathsOptions {
     /// Whether nothing is to be measured.
-    pub(crate) fn only_reads(&self) -> bool {
-        self.list || !self.stored.is_empty()
+    pub(crate) fn only_lists(&self) -> bool {
+        self.list
     }
 }
 
@@ -79,16 +72,19 @@ pub(crate) fn run_command(options: &PathsOptions) -> Result<()> {
     if options.list {
         return list(options);
     }
-    let stored = options.stored.iter().map(|file| Results::read(file));
-    let mut all = stored.collect::<Result<Vec<_>>>()?;
-    if all.is_empty() {
-        all.push(measure(options)?);
-    }
-    print!("{}", page::table(&all));
-    if let Some(file) = &options.page {
-        fs::write(file, page::page(&all)).with_context(|| format!("writing {}", file.display()))?;
+    print!("{}", page::table(&measure(options)?));
+    if let Some(file) = &options.json {
+        write_page(file)?;
     }
     Ok(())
+}
+
+/// Writes the page beside a file of results.
+pub(crate) fn write_page(file: &Path) -> Result<PathBuf> {
+    let path = file.with_extension("md");
+    fs::write(&path, page::page(&Results::read(file)?))
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
 }
 
 fn rounds(options: &PathsOptions) -> u64 {

@@ -19,7 +19,7 @@ const RATIO_WANTED: f64 = 0.9;
 const FAIR_TIMES: f64 = 2.0;
 
 /// The file a page is regenerated from, as its text says.
-const COMMAND: &str = "cargo xtask bench paths --json FILE --page bench/results/paths.md";
+const COMMAND: &str = "cargo xtask bench paths --json bench/results/paths.jsonl";
 
 /// Medians of one connection over the rounds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -33,19 +33,15 @@ struct Middle {
     most: f64,
 }
 
-/// What was measured of some senders at a cell: of the last results that have it, the runs that count.
-fn runs_of<'a>(all: &'a [Results], cell: Cell, senders: &[Sender]) -> Vec<&'a Measured> {
-    let of = |results: &'a Results| {
-        let runs = results.runs.iter();
-        let runs = runs.filter(|it| it.cell == cell && it.senders == senders && it.is_good());
-        runs.filter_map(Run::measured).collect::<Vec<_>>()
-    };
-    let found = all.iter().rev().map(of).find(|runs| !runs.is_empty());
-    found.unwrap_or_default()
+/// What was measured of some senders at a cell: the runs that count.
+fn runs_of<'a>(all: &'a Results, cell: Cell, senders: &[Sender]) -> Vec<&'a Measured> {
+    let runs = all.runs.iter();
+    let runs = runs.filter(|it| it.cell == cell && it.senders == senders && it.is_good());
+    runs.filter_map(Run::measured).collect()
 }
 
 /// The medians of each connection; `None`: nothing that counts.
-fn middles(all: &[Results], cell: Cell, senders: &[Sender]) -> Option<Vec<Middle>> {
+fn middles(all: &Results, cell: Cell, senders: &[Sender]) -> Option<Vec<Middle>> {
     let runs = runs_of(all, cell, senders);
     let of_flow = |index: usize| {
         let flows: Vec<&Flow> = runs.iter().filter_map(|it| it.flows.get(index)).collect();
@@ -62,16 +58,16 @@ fn middles(all: &[Results], cell: Cell, senders: &[Sender]) -> Option<Vec<Middle
     (!runs.is_empty()).then(|| (0..senders.len()).map(of_flow).collect())
 }
 
-fn single(all: &[Results], cell: Cell, stack: Stack, control: &str) -> Option<Middle> {
+fn single(all: &Results, cell: Cell, stack: Stack, control: &str) -> Option<Middle> {
     let middles = middles(all, cell, &[Sender::new(stack, control)])?;
     middles.first().copied()
 }
 
 /// The controls measured, Atlas's first.
-fn controls(all: &[Results]) -> Vec<String> {
+fn controls(all: &Results) -> Vec<String> {
     let mut senders: Vec<&Sender> = all
+        .runs
         .iter()
-        .flat_map(|it| &it.runs)
         .filter(|run| run.senders.len() == 1)
         .flat_map(|run| &run.senders)
         .collect();
@@ -85,14 +81,13 @@ fn controls(all: &[Results]) -> Vec<String> {
     controls
 }
 
-fn has_atlas(all: &[Results], control: &str) -> bool {
+fn has_atlas(all: &Results, control: &str) -> bool {
     let wanted = [Sender::new(Stack::Atlas, control)];
-    let mut runs = all.iter().flat_map(|it| &it.runs);
-    runs.any(|run| run.senders == wanted)
+    all.runs.iter().any(|run| run.senders == wanted)
 }
 
 /// Atlas's goodput over Linux's, with the same control.
-fn ratio(all: &[Results], cell: Cell, control: &str) -> Option<f64> {
+fn ratio(all: &Results, cell: Cell, control: &str) -> Option<f64> {
     let of = |stack| single(all, cell, stack, control);
     let (atlas, linux) = (of(Stack::Atlas)?, of(Stack::Linux)?);
     Some(atlas.goodput / linux.goodput.max(f64::MIN_POSITIVE))
@@ -107,7 +102,7 @@ fn goodput_and_resent(middle: Option<Middle>) -> String {
 }
 
 /// What the terminal gets: the matrix and the pairs.
-pub(crate) fn table(all: &[Results]) -> String {
+pub(crate) fn table(all: &Results) -> String {
     let mut text = String::new();
     matrix(&mut text, all);
     fairness(&mut text, all);
@@ -115,7 +110,7 @@ pub(crate) fn table(all: &[Results]) -> String {
 }
 
 /// The whole page.
-pub(crate) fn page(all: &[Results]) -> String {
+pub(crate) fn page(all: &Results) -> String {
     let mut text = String::from("# Atlas's TCP beside Linux's, on the same path\n\n");
     let _ = writeln!(
         text,
@@ -133,11 +128,7 @@ pub(crate) fn page(all: &[Results]) -> String {
          bytes are payload. In brackets: bytes sent again, percent of those sent. Medians of {} rounds at most; one round says little of a path with loss. \
          A ratio in bold is below {RATIO_WANTED}. `tools/sim/snapshots/loss_matrix.txt` has the same \
          paths in the simulator, with a transfer of 10 MB.\n",
-        all.iter()
-            .flat_map(|it| &it.runs)
-            .map(|run| run.round)
-            .max()
-            .unwrap_or(0)
+        all.runs.iter().map(|run| run.round).max().unwrap_or(0)
     );
     text.push_str("## One connection\n\n");
     matrix(&mut text, all);
@@ -148,7 +139,7 @@ pub(crate) fn page(all: &[Results]) -> String {
     wrapped(&text)
 }
 
-fn matrix(text: &mut String, all: &[Results]) {
+fn matrix(text: &mut String, all: &Results) {
     let controls = controls(all);
     if controls.is_empty() {
         return;
@@ -196,7 +187,7 @@ fn ratio_text(ratio: Option<f64>) -> String {
 }
 
 /// The cells in which Atlas gets less than it should.
-fn below(text: &mut String, all: &[Results]) {
+fn below(text: &mut String, all: &Results) {
     let mut rows = String::new();
     let mut count = 0;
     for control in controls(all) {
@@ -234,7 +225,7 @@ fn below(text: &mut String, all: &[Results]) {
     }
 }
 
-fn fairness(text: &mut String, all: &[Results]) {
+fn fairness(text: &mut String, all: &Results) {
     let mut rows = String::new();
     let (mut count, mut fair) = (0, 0);
     for cell in fair_cells() {
@@ -279,8 +270,8 @@ fn fairness(text: &mut String, all: &[Results]) {
 }
 
 /// What shows that the middlebox was not the bound.
-fn instrument(text: &mut String, all: &[Results]) {
-    let runs: Vec<&Run> = all.iter().flat_map(|it| &it.runs).collect();
+fn instrument(text: &mut String, all: &Results) {
+    let runs = &all.runs;
     let good: Vec<&Measured> = runs
         .iter()
         .filter(|run| run.is_good())
@@ -335,8 +326,8 @@ fn instrument(text: &mut String, all: &[Results]) {
 }
 
 /// The greatest goodput of any run without random loss.
-fn best_share(all: &[Results]) -> Option<f64> {
-    let runs = all.iter().flat_map(|it| &it.runs);
+fn best_share(all: &Results) -> Option<f64> {
+    let runs = all.runs.iter();
     let runs = runs.filter(|run| run.cell.loss_ppm == 0 && run.is_good());
     let flows = runs
         .filter_map(Run::measured)
@@ -345,19 +336,15 @@ fn best_share(all: &[Results]) -> Option<f64> {
     flows.map(Flow::goodput).reduce(f64::max)
 }
 
-fn environment(text: &mut String, all: &[Results]) {
-    text.push_str(
-        "## Measured on and with\n\nOf what was measured more than once, the last table counts.\n\n",
+fn environment(text: &mut String, all: &Results) {
+    let it = &all.environment;
+    let _ = writeln!(
+        text,
+        "## Measured on and with\n\n{}| command | `{}` |\n| seed | {} |\n",
+        it.rows(),
+        it.command,
+        it.seed
     );
-    for results in all {
-        let it = &results.environment;
-        let _ = writeln!(text, "| | |\n|---|---|\n| command | `{}` |", it.command);
-        let _ = writeln!(text, "| seed | {} |", it.seed);
-        for (name, value) in &it.machine {
-            let _ = writeln!(text, "| {name} | {value} |");
-        }
-        text.push('\n');
-    }
 }
 
 #[cfg(test)]
@@ -380,7 +367,7 @@ mod tests {
                 run(1, CELL, &[(Stack::Atlas, percent)]),
                 run(1, CELL, &[(Stack::Linux, 50)]),
             ];
-            page(&[results(runs)])
+            page(&results(runs))
         };
         let (below, at) = (of(44), of(45));
         assert!(below.contains("**0.88**"), "{below}");
@@ -389,15 +376,20 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_of_runs_that_count_of_the_last_results_that_have_them() {
+    fn medians_are_of_runs_that_count() {
         let atlas = |round, percent| run(round, CELL, &[(Stack::Atlas, percent)]);
         let failed = Run {
             outcome: super::super::results::Outcome::Failed("no reply".to_owned()),
-            ..atlas(3, 1)
+            ..atlas(4, 1)
         };
-        let first = results(vec![atlas(1, 10), run(1, CELL, &[(Stack::Linux, 20)])]);
-        let second = results(vec![atlas(1, 30), atlas(2, 40), atlas(3, 80), failed]);
-        let all = [first, second];
+        let linux = run(1, CELL, &[(Stack::Linux, 20)]);
+        let all = results(vec![
+            linux,
+            atlas(1, 30),
+            atlas(2, 40),
+            atlas(3, 80),
+            failed,
+        ]);
         let of = |stack| single(&all, CELL, stack, "cubic").unwrap();
         assert!((of(Stack::Atlas).goodput - 0.4).abs() < 1e-9);
         assert!((of(Stack::Linux).goodput - 0.2).abs() < 1e-9);
@@ -414,7 +406,7 @@ mod tests {
                 cell,
                 &[(Stack::Atlas, first), (Stack::Linux, second)],
             )];
-            table(&[results(runs)])
+            table(&results(runs))
         };
         assert!(of(60, 30).contains("In 1 of 1 rows"));
         assert!(of(61, 30).contains("In 0 of 1 rows"));
