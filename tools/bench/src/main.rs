@@ -51,12 +51,15 @@ enum Command {
     Wire(Box<nic_wire::WireArgs>),
     /// Run one stage of Atlas's pipeline alone: read, session, seal or write
     Stages(stages::StagesArgs),
+    /// Tell whether lines 128 KiB apart share sets of this machine's caches
+    Sets(stages::SetsArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Wire(args) => nic_wire::run(&args),
         Command::Stages(args) => stages::run(&args),
+        Command::Sets(args) => stages::sets::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,6 +17,7 @@ mod args;
 mod read;
 mod seal;
 mod session;
+pub mod sets;
 mod timing;
 mod write;
 
@@ -25,6 +26,7 @@ use std::io::{Write as _, stdout};
 use anyhow::{Context as _, Result};
 
 pub use args::{Stage, StagesArgs};
+pub use sets::SetsArgs;
 pub use timing::Report;
 
 use timing::{Step, Timing};
