@@ -65,6 +65,7 @@ use warnings::{Kind, Warning, Warnings, push_errno};
 
 pub use listing::{Page, Row};
 pub use objects::LookupCounters;
+pub use slot_budget::LEAST as SLOTS_IN_USE_LEAST;
 
 /// Most frames received in a round: as many as the packet link's ring holds, so that each round
 /// begins with nothing left unread. Clients send up to two dozen acknowledgments for each frame of

@@ -26,7 +26,7 @@ use clock::{Duration, Instant};
 
 /// Always permitted, and at start: 2 MiB in slots of 64 KiB. Sealing costs the same with up to 64 slots in turn, and half as
 /// much again with 512 (`atlas-bench stages seal --slots`). If there are fewer than twice as many slots: half of them.
-const LEAST: usize = 32;
+pub const LEAST: usize = 32;
 
 /// For so long waits are added up; at its end the limit may fall.
 const PERIOD: Duration = Duration::from_millis(8);

@@ -6,6 +6,7 @@
 //! opens NVMe namespaces for a moment to see whether another program has them. It refuses to change anything.
 //! Bounded by the devices there are: of none it could be told that it is not in use if only some were looked at.
 
+mod caches;
 mod findings;
 mod host;
 mod interfaces;
@@ -34,7 +35,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut sections = vec![
         (
             "Host",
-            [host::findings(&tree, &plan), numa::findings(&tree)].concat(),
+            [
+                host::findings(&tree, &plan),
+                caches::findings(&tree, plan.slots_bytes()),
+                numa::findings(&tree),
+            ]
+            .concat(),
         ),
         ("Interfaces", interfaces::findings(&tree)),
         ("NVMe", nvme::findings(&tree)),

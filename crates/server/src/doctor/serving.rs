@@ -5,6 +5,8 @@
 
 use std::path::PathBuf;
 
+use memory::ArenaConfig;
+
 use super::Finding;
 use super::host::{SLOT_BYTES, SLOTS, Serving};
 use crate::failure::Failure;
@@ -35,6 +37,12 @@ impl Plan {
             is_named: args.path.is_some() || args.config.is_some(),
             settings: Settings::resolve(common),
         }
+    }
+
+    /// Bytes of a worker's slots, without the room around them.
+    pub(super) fn slots_bytes(&self) -> u64 {
+        let configured = self.settings.as_ref().map(|it| it.limits.slots.into());
+        configured.unwrap_or(SLOTS) * u64::from(ArenaConfig::SLOT_BYTES)
     }
 
     /// What it takes of this machine; that of the defaults if the settings are wrong, or none are named.

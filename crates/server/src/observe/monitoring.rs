@@ -12,12 +12,14 @@ use std::time::{self, SystemTime};
 use clock::Instant;
 use tracing::warn;
 
+use crate::doctor::tree::Tree;
 use crate::failure::Failure;
 use crate::observe::access_log::{AccessLog, Format, OpenLog};
 use crate::observe::connections::Asker;
 use crate::observe::log;
 use crate::observe::metrics::links::LinkInfo;
 use crate::observe::metrics::listener::Listener;
+use crate::observe::metrics::memory_traffic::MemoryTraffic;
 use crate::observe::metrics::overview::{Outputs, Overview};
 use crate::observe::metrics::{PUBLISH_EVERY, Page};
 use crate::observe::output::Output;
@@ -29,7 +31,7 @@ use crate::settings::Settings;
 pub(crate) struct MonitoringSetup {
     access_log: Option<OpenLog>,
     access_log_format: Format,
-    metrics: Option<Listener>,
+    metrics: Option<(Listener, Result<MemoryTraffic, String>)>,
 }
 
 impl MonitoringSetup {
@@ -43,8 +45,15 @@ impl MonitoringSetup {
         Ok(Self {
             access_log: access_log.map(|target| target.open(owner)).transpose()?,
             access_log_format: settings.access_log_format,
-            metrics: settings.metrics.map(Listener::bind).transpose()?,
+            metrics: settings.metrics.map(Self::open_metrics).transpose()?,
         })
+    }
+
+    fn open_metrics(
+        address: std::net::SocketAddr,
+    ) -> Result<(Listener, Result<MemoryTraffic, String>), Failure> {
+        let listener = Listener::bind(address)?;
+        Ok((listener, MemoryTraffic::open(&Tree::of_this_machine())))
     }
 
     /// Whether it could be opened. Changes nothing. `is_running`: a server with the same addresses runs,
@@ -86,7 +95,7 @@ impl MonitoringSetup {
 pub(crate) struct Monitoring {
     outputs: Arc<Outputs>,
     /// `None`: nobody asks, or the threads have it.
-    metrics: Option<Listener>,
+    metrics: Option<(Listener, Result<MemoryTraffic, String>)>,
     /// How frames travel, by worker.
     links: Vec<LinkInfo>,
 }
@@ -121,13 +130,14 @@ impl Monitoring {
         asker: &Asker,
         start_unix_seconds: u64,
     ) -> Result<(), Failure> {
-        let Some(listener) = self.metrics.take() else {
+        let Some((listener, memory_traffic)) = self.metrics.take() else {
             return Ok(());
         };
         let overview = Overview::new(
             pages,
             Arc::clone(&self.outputs),
             std::mem::take(&mut self.links),
+            memory_traffic,
             start_unix_seconds,
         );
         listener.start(&Arc::new(overview), asker)

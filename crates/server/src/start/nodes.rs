@@ -54,7 +54,7 @@ pub(crate) fn processors(tree: &Tree, node: usize) -> Vec<usize> {
 }
 
 /// A list such as `0-3,8`; empty if it is none.
-fn parse_list(text: &str) -> Vec<usize> {
+pub(crate) fn parse_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse().ok()?, last.parse::<usize>().ok()?);

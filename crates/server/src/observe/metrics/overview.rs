@@ -8,6 +8,7 @@ use std::sync::Arc;
 use counters::{CounterSet as _, counters};
 
 use super::links::LinkInfo;
+use super::memory_traffic::MemoryTraffic;
 use super::{Health, Page};
 use crate::observe::access_log::Format;
 use crate::observe::log;
@@ -88,6 +89,8 @@ pub(crate) struct Overview {
     outputs: Arc<Outputs>,
     /// By worker.
     links: Vec<LinkInfo>,
+    /// Of the whole machine; else why not.
+    memory_traffic: Result<MemoryTraffic, String>,
     /// Unix time of the start, seconds.
     start_unix_seconds: u64,
 }
@@ -99,12 +102,14 @@ impl Overview {
         workers: Vec<Arc<Page>>,
         outputs: Arc<Outputs>,
         links: Vec<LinkInfo>,
+        memory_traffic: Result<MemoryTraffic, String>,
         start_unix_seconds: u64,
     ) -> Self {
         Self {
             workers,
             outputs,
             links,
+            memory_traffic,
             start_unix_seconds,
         }
     }
@@ -136,6 +141,11 @@ impl Overview {
         &self.links
     }
 
+    /// How much of the machine's memory is read and written; or why that is not known.
+    pub(crate) const fn memory_traffic(&self) -> &Result<MemoryTraffic, String> {
+        &self.memory_traffic
+    }
+
     /// Unix time of the start, seconds.
     #[must_use]
     pub(crate) const fn start_unix_seconds(&self) -> u64 {
@@ -163,7 +173,8 @@ pub(crate) mod tests {
             lends: true,
         };
         let links = vec![link.clone(), link];
-        Overview::new(pages, Arc::default(), links, 1_795_340_403)
+        let memory_traffic = Err("a test".to_owned());
+        Overview::new(pages, Arc::default(), links, memory_traffic, 1_795_340_403)
     }
 
     fn page(value: u64) -> Page {

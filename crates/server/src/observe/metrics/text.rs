@@ -8,6 +8,7 @@ use std::fmt::{Display, Write as _};
 use counters::Kind;
 
 use super::links;
+use super::memory_traffic;
 use super::overview::Overview;
 use super::table::meaning_of;
 use crate::observe::report::Pair;
@@ -51,6 +52,8 @@ pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
             text.sample("atlas_cpu_seconds_total", &labels, Seconds(us));
         }
     }
+    text.0
+        .push_str(&memory_traffic::encode(overview.memory_traffic()));
     for pair in overview.pairs() {
         text.counter(pair);
     }
@@ -151,6 +154,7 @@ mod tests {
             "\natlas_cpu_seconds_total{mode=\"system\"} 0.999999\n",
             "# TYPE atlas_tcp_open counter\n# HELP atlas_tcp_open SYNs",
             "\natlas_tcp_open_total 5\n",
+            "\natlas_memory_counters_info{state=\"",
             "# TYPE atlas_link_received_bytes counter\n# UNIT atlas_link_received_bytes bytes\n",
             "\natlas_link_received_bytes_total 18446744073709551615\n",
             "# TYPE atlas_memory_free_slots gauge\n",
