@@ -14,6 +14,7 @@ use std::time::Instant as RealInstant;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::memory_traffic;
 use crate::scenario::{Scenario, THEMES, Theme};
 use crate::world::frame_log::FrameLog;
 use crate::world::{Canary, Outcome};
@@ -48,9 +49,12 @@ pub struct Options {
     /// Writes what TCP does on the connections to FILE, as qlog (see docs/run/slow-streams.md)
     #[arg(long, value_name = "FILE", requires = "seed")]
     trace: Option<PathBuf>,
-    /// Prints how often a byte crosses the memory bus, in docs/memory.md's tables
+    /// Makes the tables of docs/memory.md that are of the workers: how often a byte crosses the memory bus
     #[arg(long, conflicts_with_all = ["seed", "scenario", "canary"])]
     memory: bool,
+    /// Prints instead what the workers send with faster and slower cores and disks
+    #[arg(long, requires = "memory")]
+    rates: bool,
     /// Writes the seed's frames to FILE
     #[arg(long, value_name = "FILE", requires = "seed")]
     pcap: Option<PathBuf>,
@@ -74,12 +78,12 @@ pub enum CommandError {
 /// A run failed, or nothing can be printed.
 pub fn run_command(options: &Options) -> Result<(), CommandError> {
     let mut out = io::stdout();
-    if options.memory {
-        return Ok(crate::memory_traffic::print(
-            &mut out,
-            &options.seeds,
-            options.jobs,
-        )?);
+    if let Some(tables) = memory_tables(options)? {
+        return Ok(writeln!(out, "{tables}")?);
+    }
+    if options.rates {
+        let (seeds, jobs) = (&options.seeds, options.jobs);
+        return Ok(memory_traffic::print_rates(&mut out, seeds, jobs)?);
     }
     let failed = match options.seed {
         Some(seed) => run_one(&mut out, seed, options)?,
@@ -89,6 +93,19 @@ pub fn run_command(options: &Options) -> Result<(), CommandError> {
         0 => Ok(()),
         _ => Err(CommandError::RunsFailed(failed)),
     }
+}
+
+/// The tables of docs/memory.md, if these options ask for them.
+///
+/// # Errors
+/// Bytes did not add up.
+pub fn memory_tables(options: &Options) -> io::Result<Option<String>> {
+    if !options.memory || options.rates {
+        return Ok(None);
+    }
+    let mut tables = String::new();
+    memory_traffic::write_tables(&mut tables, &options.seeds, options.jobs)?;
+    Ok(Some(tables))
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {

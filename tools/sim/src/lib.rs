@@ -81,7 +81,7 @@ use scenario::{Scenario, Theme};
 use world::frame_log::FrameLog;
 use world::{Canary, Outcome, World};
 
-pub use command::{CommandError, Options, run_command};
+pub use command::{CommandError, Options, memory_tables, run_command};
 pub use fuzzed_controller::{controller_seeds, drive_fuzzed_controller};
 pub use fuzzed_peers::{fuzz_seeds, serve_fuzzed_peers};
 

@@ -9,7 +9,7 @@ use testbed::interrupt;
 use testbed::pages::Part;
 
 /// Where the tables are.
-const PAGE: &str = "docs/memory.md";
+pub(crate) const PAGE: &str = "docs/memory.md";
 
 /// How it is done.
 #[derive(Clone, Debug, clap::Args)]

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Parser as _;
 
+use testbed::pages::Part;
 use testbed::suite::{Outcome, Suite};
 
 /// How many seeds are run.
@@ -22,9 +23,18 @@ const SCENARIOS: [(&str, u64, u64); 4] = [
     ("workers", 300, 2000),
 ];
 
-/// Runs the simulator with these options.
+/// Runs the simulator with these options. Tables of memory traffic are written into their page, too.
 pub(crate) fn run_command(options: &sim::Options) -> Result<()> {
-    Ok(sim::run_command(options)?)
+    let Some(tables) = sim::memory_tables(options)? else {
+        return Ok(sim::run_command(options)?);
+    };
+    println!("{tables}");
+    let part = Part {
+        page: crate::memory::PAGE,
+        name: "simulated",
+        command: "cargo xtask sim --memory",
+    };
+    part.write(&testbed::workspace_root(), &tables)
 }
 
 /// Runs a range of seeds into a suite.

@@ -12,13 +12,14 @@ mod metered;
 mod run;
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use clock::Duration;
 use llc::layout::Layout;
-use llc::machine::Machine;
+use llc::machine::{DeviceWrites, Machine};
 use llc::replay::{Replay, Report};
 use llc::trace::Touch;
 
@@ -70,8 +71,8 @@ impl Case {
             core_percent: 80,
             disk_us: DISK_US,
             slots: SLOTS,
-            warm_up: Duration::from_millis(150),
-            window: Duration::from_millis(100),
+            warm_up: Duration::from_millis(120),
+            window: Duration::from_millis(65),
         }
     }
 
@@ -106,38 +107,35 @@ struct Measured {
     reports: Vec<Report>,
 }
 
-/// Prints the tables, of the means over some seeds; an error if bytes do not add up.
-pub(crate) fn print(out: &mut impl Write, seeds: &Range<u64>, jobs: usize) -> io::Result<()> {
+/// Writes the tables of docs/memory.md, of the means over some seeds; an error if bytes do not add up.
+pub(crate) fn write_tables(out: &mut String, seeds: &Range<u64>, jobs: usize) -> io::Result<()> {
     let cases: Vec<Case> = [false, true]
         .into_iter()
         .flat_map(|is_secure| CONNECTIONS.map(|connections| Case::paper(connections, is_secure)))
         .collect();
-    let places = places();
+    let places = PLACES;
     let of_case = |case: &Case| match case.connections {
         16_000 => &places[..],
         _ => &places[..2],
     };
     let all = measure_all(&cases, seeds, jobs, of_case)?;
-    print_figures(out, &cases, &all)?;
-    print_machines(out, &places, &cases, &all)?;
-    print_rates(out, seeds, jobs)
+    let written = write_figures(out, &cases, &all);
+    written
+        .and_then(|()| write_machines(out, &places, &cases, &all))
+        .map_err(io::Error::other)
 }
 
-/// The paper's machine first; each in both layouts.
-fn places() -> Vec<Place> {
-    let machines = [
-        Machine::haswell(2),
-        Machine::haswell(8),
-        Machine::intel_victim(2),
-        Machine::intel_victim(8),
-        Machine::amd(),
-        Machine::amd_sdci(2),
-        Machine::amd_sdci(16),
-    ];
-    let layouts = [Layout::LENT, Layout::TWO_COLOURS];
-    let both = |machine| layouts.map(|layout| (machine, layout));
-    machines.into_iter().flat_map(both).collect()
-}
+/// The paper's machine first, in both layouts. The others are in the product's.
+const PLACES: [Place; 8] = [
+    (Machine::haswell(2), Layout::LENT),
+    (Machine::haswell(2), Layout::TWO_COLOURS),
+    (Machine::haswell(8), Layout::TWO_COLOURS),
+    (Machine::intel_victim(2), Layout::TWO_COLOURS),
+    (Machine::intel_victim(8), Layout::TWO_COLOURS),
+    (Machine::amd(), Layout::TWO_COLOURS),
+    (Machine::amd_sdci(2), Layout::TWO_COLOURS),
+    (Machine::amd_sdci(16), Layout::TWO_COLOURS),
+];
 
 /// Each case with each seed, on a few threads.
 fn measure_all<'a>(
@@ -249,11 +247,11 @@ fn traffic(runs: &[Measured], place: usize) -> String {
 }
 
 /// The paper's figures 11 and 13.
-fn print_figures(out: &mut impl Write, cases: &[Case], all: &[Vec<Measured>]) -> io::Result<()> {
+fn write_figures(out: &mut String, cases: &[Case], all: &[Vec<Measured>]) -> fmt::Result {
     writeln!(
         out,
-        "| | connections | Gb/s | slots in use, MB | loan, us | paper's read/network | read/written, slots 128 KiB \
-         apart | in two colours |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+        "| | connections | Gb/s | slots in use, MB | loan, us | paper's read | one colour | two colours |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|"
     )?;
     for (case, runs) in cases.iter().zip(all) {
         let paper = match (case.is_secure, case.connections) {
@@ -278,47 +276,43 @@ fn print_figures(out: &mut impl Write, cases: &[Case], all: &[Vec<Measured>]) ->
 }
 
 /// The most connections on other machines.
-fn print_machines(
-    out: &mut impl Write,
+fn write_machines(
+    out: &mut String,
     places: &[Place],
     cases: &[Case],
     all: &[Vec<Measured>],
-) -> io::Result<()> {
+) -> fmt::Result {
     let shown = cases.iter().zip(all);
     let shown: Vec<_> = shown
         .filter(|(case, _)| case.connections == 16_000)
         .collect();
-    write!(out, "| 16,000 connections, read/written |")?;
+    write!(out, "| 16,000 connections, two colours |")?;
     for (case, _) in &shown {
-        write!(out, " {}, 128 KiB apart | two colours |", case.name())?;
+        write!(out, " {} |", case.name())?;
     }
-    writeln!(out, "\n|---|{}", "---:|".repeat(2 * shown.len()))?;
-    for place in (0..places.len()).step_by(2) {
-        write!(out, "| {} |", machine_name(&places[place].0))?;
+    writeln!(out, "\n|---|{}", "---:|".repeat(shown.len()))?;
+    for (place, (machine, _)) in places.iter().enumerate().skip(1) {
+        write!(out, "| {} |", machine_name(machine))?;
         for (_, runs) in &shown {
-            write!(
-                out,
-                " {} | {} |",
-                traffic(runs, place),
-                traffic(runs, place + 1)
-            )?;
+            write!(out, " {} |", traffic(runs, place))?;
         }
         writeln!(out)?;
     }
-    writeln!(out)
+    Ok(())
 }
 
 fn machine_name(machine: &Machine) -> String {
     match machine.device_writes {
-        llc::machine::DeviceWrites::Allocate { ways } => {
-            format!("{}, devices write {} ways", machine.name, ways.count_ones())
+        DeviceWrites::Allocate { ways } => {
+            let (writable, all) = (ways.count_ones(), machine.ways);
+            format!("{}, {writable} of {all} ways", machine.name)
         }
-        llc::machine::DeviceWrites::Bypass => machine.name.to_owned(),
+        DeviceWrites::Bypass => machine.name.to_owned(),
     }
 }
 
 /// What a bound on slots may cost: rates with slower and faster disks and cores.
-fn print_rates(out: &mut impl Write, seeds: &Range<u64>, jobs: usize) -> io::Result<()> {
+pub(crate) fn print_rates(out: &mut impl Write, seeds: &Range<u64>, jobs: usize) -> io::Result<()> {
     let mut cases = Vec::new();
     for is_secure in [false, true] {
         for core_percent in [80, 98] {
@@ -371,7 +365,7 @@ mod tests {
                 slots: 64,
                 ..Case::paper(200, is_secure)
             };
-            let measured = measure(&case, 1, &places()[..1]).expect("all adds up");
+            let measured = measure(&case, 1, &PLACES[..1]).expect("all adds up");
             assert!(measured.gigabits > 10.0, "{measured:?}");
         }
     }
