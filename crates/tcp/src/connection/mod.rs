@@ -345,6 +345,25 @@ impl Connection {
         self.send.end = self.send.end - bytes;
     }
 
+    /// Withdraws everything that was appended from `from` on, claimed or not: none of it was sent, nor will be.
+    /// Other bytes may be appended in its place. The claims that reach beyond `from` were given back before
+    /// ([`Connection::return_claim`]).
+    ///
+    /// # Panics
+    /// If one of the bytes was sent, or is not there.
+    pub fn withdraw_unsent(&mut self, now: Instant, from: StreamOffset) {
+        let SendState { nxt, end, .. } = self.send;
+        assert!(nxt <= from && from <= end, "sent bytes stay");
+        self.send.claimed = self.send.claimed.min(from);
+        self.send.claimed_once = self.send.claimed_once.min(from);
+        self.send.end = from;
+        self.sws_override_due &= self.send.unclaimed_bytes() > 0;
+        if self.flight.is_empty() {
+            // Nothing may be left that a probe could ask the window for.
+            self.restart_retransmit(now);
+        }
+    }
+
     /// Everything before this offset was claimed at least once and must not change any more: after a
     /// timeout bytes are claimed a second time, but the fetch of the first claim may still be under
     /// way, and its bytes may be sent.

@@ -4,8 +4,9 @@ use clock::Instant;
 use wire::TcpFlags;
 
 use super::Sent::{Ack, Again, Fin, New};
-use super::{Config, Driver, IRS, PEER, ack, millis, range, sequence};
+use super::{Config, Driver, IRS, PEER, Segment, ack, millis, range, sequence};
 use crate::connection::{Control, State};
+use crate::stream::StreamOffset;
 use crate::verdict::{CloseReason, Outcome};
 
 const FINISHED: Outcome = Outcome::Closed(CloseReason::Finished);
@@ -103,6 +104,69 @@ fn bytes_claimed_before_a_timeout_cannot_be_withdrawn() {
     assert_eq!(driver.connection.send.unclaimed_bytes(), 2000);
     assert_eq!(driver.connection.claimed_once().0, 12_000);
     driver.connection.withdraw(1);
+}
+
+#[test]
+fn unsent_bytes_give_way_to_others_though_they_were_claimed() {
+    let mut driver = Driver::new();
+    driver.append(3000);
+    assert_eq!(driver.flush(), [New(0, 3000)]);
+    driver.append(4000);
+    let demand = driver.demand().expect("the window is open");
+    let (start, end) = (demand.range.start, demand.range.end);
+    let claim = driver.connection.claim(driver.now, demand, end);
+    driver.connection.return_claim(claim);
+    driver.connection.withdraw_unsent(driver.now, start);
+    assert_eq!(driver.connection.claimed_once(), start);
+    assert_eq!(driver.demanded(), None);
+    assert_eq!(driver.admit(range(3000, 7000)), None);
+    driver.append(500);
+    assert_eq!(driver.flush(), [New(3000, 3500)]);
+}
+
+#[test]
+fn bytes_claimed_before_a_timeout_give_way_too() {
+    let mut driver = Driver::new();
+    driver.append(1000);
+    let _ = driver.flush();
+    driver.append(1000);
+    driver.take(range(1000, 2000), false);
+    while driver.connection.timeouts_in_a_row() == 0 {
+        let _ = driver.fire();
+    }
+    assert_eq!(driver.connection.send.unclaimed_bytes(), 1000);
+    driver
+        .connection
+        .withdraw_unsent(driver.now, StreamOffset(1000));
+    assert_eq!(driver.connection.claimed_once().0, 1000);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+}
+
+#[test]
+fn nobody_is_asked_for_a_window_for_bytes_that_were_withdrawn() {
+    let mut driver = Driver::new();
+    driver.accept(Segment {
+        window: Some(0),
+        ..ack(0)
+    });
+    driver.append(1000);
+    let probe_at = driver.deadline();
+    driver
+        .connection
+        .withdraw_unsent(driver.now, StreamOffset(0));
+    assert!(driver.deadline() > probe_at, "only keep-alive is left");
+    assert_eq!(driver.flush(), []);
+}
+
+#[test]
+#[should_panic(expected = "sent bytes stay")]
+fn sent_bytes_cannot_be_withdrawn() {
+    let mut driver = Driver::new();
+    driver.append(1000);
+    let _ = driver.flush();
+    driver
+        .connection
+        .withdraw_unsent(driver.now, StreamOffset(999));
 }
 
 #[test]
