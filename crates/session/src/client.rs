@@ -4,6 +4,7 @@ use core::mem::offset_of;
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant, earlier};
+use memory::Arena;
 use tcp::{Connection, Credit, Permission, State, StreamOffset};
 use wire::{MacAddress, Path, Route, TcpRepr};
 
@@ -37,11 +38,36 @@ const _: () = assert!(Client::FREQUENT_BYTES <= 21 * 64, "21 cache lines");
 const _: () = assert!(record::RECORD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 const _: () = assert!(http::HEAD_BYTES_MAX <= INPUT_BYTES_MAX as usize);
 
+/// A request that is answered and may have to be answered again: its head is still at the start of the input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HeldRequest {
+    /// Length of the head.
+    pub(crate) head_bytes: u16,
+    /// Length of the body that follows it.
+    pub(crate) body_bytes: u16,
+    /// How many replies to it were queued, or would have been, had the file not been empty after it changed.
+    pub(crate) beginnings: u8,
+    /// No request is taken after it.
+    pub(crate) is_last: bool,
+}
+
+impl HeldRequest {
+    /// Once more.
+    pub(crate) const fn again(self) -> Self {
+        Self {
+            beginnings: self.beginnings.saturating_add(1),
+            ..self
+        }
+    }
+}
+
 /// Where the exchange of requests and replies stands: what comes next of it.
 ///
 /// ```text
-///  Request ──▶ Head ──▶ LookUp ──▶ Replying ──▶ Request
-///     └──────────┴─────────┴──────────┴──────▶ Closing, after the look-up under way
+///                      ┌─── Changed ◀──┐
+///                      ▼               │
+///  Request ──▶ Head ──▶ LookUp ──▶ Unsent ──▶ Replying ──▶ Request
+///     └──────────┴─────────┴──────────┴──────────┴──▶ Closing, when the request is done with
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exchange {
@@ -52,12 +78,12 @@ pub(crate) enum Exchange {
     /// The rest of a head, since its first byte.
     Head(Instant),
     /// The store's answer to a look-up.
-    LookUp {
-        /// Length of the head at the start of the input whose object is being looked up.
-        head_bytes: usize,
-        /// No request is taken after it.
-        is_last: bool,
-    },
+    LookUp(HeldRequest),
+    /// The first byte of the reply that is last in the stream. If its file has changed by then, that reply makes
+    /// room for another.
+    Unsent(HeldRequest),
+    /// This time, at which the path of a file that has changed is looked up again.
+    Changed(Instant, HeldRequest),
     /// A reply, or an acknowledgment while as many replies are queued as may be.
     Replying,
     /// Nothing: no further request is taken.
@@ -67,7 +93,11 @@ pub(crate) enum Exchange {
 impl Exchange {
     /// Whether no request is taken after those that were.
     pub(crate) const fn is_closing(self) -> bool {
-        matches!(self, Self::Closing | Self::LookUp { is_last: true, .. })
+        match self {
+            Self::Closing => true,
+            Self::LookUp(held) | Self::Unsent(held) | Self::Changed(_, held) => held.is_last,
+            Self::Request(_) | Self::Head(_) | Self::Replying => false,
+        }
     }
 }
 
@@ -163,7 +193,10 @@ impl Client {
     pub(crate) fn takes_requests(&self) -> bool {
         let is_parsing = match self.exchange {
             Exchange::Request(_) | Exchange::Head(_) | Exchange::Replying => true,
-            Exchange::LookUp { .. } | Exchange::Closing => false,
+            Exchange::LookUp(_)
+            | Exchange::Unsent(_)
+            | Exchange::Changed(..)
+            | Exchange::Closing => false,
         };
         is_parsing && self.stream.replies() < REPLIES_MAX
     }
@@ -173,22 +206,57 @@ impl Client {
         !self.tcp.takes_text() || self.tls.as_ref().is_some_and(|tls| tls.is_input_closed())
     }
 
-    /// The store has answered. Returns the length of the head that was looked up for; `None`: it was given
-    /// up meanwhile.
-    pub(crate) fn end_look_up(&mut self) -> Option<usize> {
-        let Exchange::LookUp {
-            head_bytes,
-            is_last,
-        } = self.exchange
-        else {
-            return None;
-        };
-        self.exchange = if is_last {
-            Exchange::Closing
-        } else {
-            Exchange::Replying
-        };
-        Some(head_bytes)
+    /// The request that is being looked up; `None`: it was given up meanwhile.
+    pub(crate) const fn looked_up(&self) -> Option<HeldRequest> {
+        match self.exchange {
+            Exchange::LookUp(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// The request whose path is to be looked up again, and when.
+    pub(crate) const fn to_look_up_again(&self) -> Option<(Instant, HeldRequest)> {
+        match self.exchange {
+            Exchange::Changed(at, held) => Some((at, held)),
+            _ => None,
+        }
+    }
+
+    /// The request whose reply may begin anew, and where that reply begins; `None`: there is none.
+    pub(crate) fn unsent(&self) -> Option<(HeldRequest, StreamOffset)> {
+        let start = self.stream.last_reply();
+        match self.exchange {
+            Exchange::Unsent(held) if self.tcp.sent() <= start => Some((held, start)),
+            _ => None,
+        }
+    }
+
+    /// The reply to a request will not begin anew: the request is not needed any more.
+    pub(crate) fn end_request(&mut self, held: HeldRequest) {
+        self.input.take(held.head_bytes.into());
+        self.body_bytes_left = held.body_bytes;
+        self.head = HeadProgress::default();
+        self.exchange = Exchange::Replying;
+        if held.is_last {
+            self.stop_taking_requests();
+        }
+    }
+
+    /// What is fetched of the stream from `start` on is not needed: none of it was sent. Reads under way come
+    /// back with their completions.
+    pub(crate) fn drop_fetches(&mut self, arena: &mut Arena, start: StreamOffset) {
+        // Claims are given back newest first. What is sent again is before `start`, and stays.
+        for place in (0..self.fetches.len()).rev() {
+            let is_meant = |fetch: &Fetch| fetch.plan.range.end > start;
+            if self.fetches.get(place).is_some_and(is_meant)
+                && let Some(fetch) = self.fetches.remove(place)
+            {
+                self.tcp.return_claim(fetch.claim);
+                if let FetchState::Ready(Some(arrived)) = fetch.state {
+                    arena.release(arrived.slot.into_free());
+                }
+            }
+        }
     }
 
     /// The input holds no complete request.
@@ -204,15 +272,17 @@ impl Client {
 
     /// Accepts no further request, and drops a partial one.
     pub(crate) fn stop_taking_requests(&mut self) {
-        if let Exchange::LookUp { is_last, .. } = &mut self.exchange {
-            *is_last = true;
+        if let Exchange::LookUp(held) | Exchange::Unsent(held) | Exchange::Changed(_, held) =
+            &mut self.exchange
+        {
+            held.is_last = true;
         } else {
             self.exchange = Exchange::Closing;
             self.input.discard();
         }
     }
 
-    /// The same, and ignores the answer to a look-up under way.
+    /// The same, and forgets the request that is looked up or may be answered again.
     pub(crate) fn stop_replying(&mut self) {
         self.exchange = Exchange::Closing;
         self.input.discard();
@@ -310,12 +380,14 @@ impl Client {
         self.fetches.front().is_some_and(ready) || self.tcp.control().is_some()
     }
 
-    /// When this client times out, TCP has work to do, or a read may be planned again.
+    /// When this client times out, TCP has work to do, a read may be planned again, or a path is to be looked up
+    /// again.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Instant> {
         let client_timeout = self.client_timeout(config).map(|(deadline, _)| deadline);
+        let look_up = self.to_look_up_again().map(|(at, _)| at);
         earlier(
             earlier(self.tcp.poll_timeout(), client_timeout),
-            self.read_waits,
+            earlier(self.read_waits, look_up),
         )
     }
 
@@ -346,7 +418,11 @@ impl Client {
                 (since, config.idle_timeout, ClientTimeout::Request)
             }
             Exchange::Head(since) => (since, config.head_timeout, ClientTimeout::Head),
-            Exchange::LookUp { .. } | Exchange::Replying | Exchange::Closing => return None,
+            Exchange::LookUp(_)
+            | Exchange::Unsent(_)
+            | Exchange::Changed(..)
+            | Exchange::Replying
+            | Exchange::Closing => return None,
         };
         Some((since + time, timeout))
     }

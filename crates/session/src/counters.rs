@@ -177,6 +177,8 @@ counters! {
         pub session_read_error_count: u64,
         /// Reads refused because the object had changed on the disk.
         pub session_read_changed_count: u64,
+        /// Replies that began anew: the object had changed, and nothing of the reply had been sent.
+        pub session_reply_anew_count: u64,
         /// Reads that ended before the object does.
         pub session_read_short_count: u64,
         /// Reads whose bytes were not needed any more when they arrived.

@@ -28,6 +28,10 @@ pub trait RequestLog: fmt::Debug {
     /// overhead of TLS do not count. If the connection ended in mid-transfer, some of these bytes
     /// may not have arrived.
     fn end(&mut self, name: RequestName, body_bytes: u64);
+
+    /// The reply was taken back, and none of it was sent: [`RequestLog::begin`] is called again for its request,
+    /// and [`RequestLog::end`] is not called with this name.
+    fn forget(&mut self, name: RequestName);
 }
 
 /// A request when its reply begins.
@@ -83,6 +87,16 @@ impl LoggedReplies {
         }
     }
 
+    /// The last reply was taken back.
+    pub(crate) fn forget_last(&mut self, log: &mut dyn RequestLog) {
+        if let Some(LoggedReply {
+            name: Some(name), ..
+        }) = self.replies.pop_back()
+        {
+            log.forget(name);
+        }
+    }
+
     /// Logs the end of all but the last `under_way` replies, which were acknowledged.
     pub(crate) fn end_first(&mut self, under_way: usize, log: &mut dyn RequestLog) {
         while self.replies.len() > under_way {
@@ -124,6 +138,10 @@ mod tests {
 
         fn end(&mut self, name: RequestName, body_bytes: u64) {
             self.0.push((name.0, body_bytes));
+        }
+
+        fn forget(&mut self, name: RequestName) {
+            self.0.push((name.0, u64::MAX));
         }
     }
 

@@ -438,13 +438,17 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let count = disk.consume_completions(now, arena, COMPLETIONS_MAX, &mut sink);
         while let Some(Completion { token, result }) = completions.pop_front() {
             conductor.prefetch_completions(|place| completions.get(place).map(|next| next.token));
+            let mut failed = None;
             let result = result.map_err(|(slot, error)| {
                 let read = reading.get(table_index(slot.index())).copied().flatten();
                 let (object, file) = read.expect("invariant: reads are noted before they are made");
-                objects.on_read_failed(object, file, error);
+                failed = Some((object, file, error));
                 (slot, read_error(error))
             });
-            conductor.handle_completion(now, arena, token, result);
+            let is_reset = conductor.handle_completion(now, arena, token, result);
+            if let Some((object, file, error)) = failed {
+                objects.on_read_failed(object, file, error, is_reset);
+            }
         }
         count > 0
     }

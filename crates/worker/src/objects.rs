@@ -68,7 +68,7 @@ pub(super) enum FaultKind {
     NoRoom,
     /// The disk's open.
     Open(DiskError),
-    /// A read: its connection is reset.
+    /// A read: its connection was reset.
     Read(DiskError),
     /// It is still in use long after its name led elsewhere: its connections are reset.
     Outdated,
@@ -369,21 +369,25 @@ impl Objects {
         }
     }
 
-    /// A read of `file` for `object` failed: the device failed, or the file has changed. Transfers of
-    /// it are reset. New requests have the file opened anew, even if its status is what it was.
+    /// A read of `file` for `object` failed: the device failed, or the file has changed. `is_reset`: a client
+    /// was reset for that, which is told. New look-ups have the file opened anew, even if its status is what
+    /// it was.
     pub(super) fn on_read_failed(
         &mut self,
         object: ObjectHandle,
         file: FileIndex,
         error: DiskError,
+        is_reset: bool,
     ) {
         // The object may have been closed before the read completed, and its handle reused.
         if let Some(opened) = self.opened_mut(object.0)
             && opened.file == file
         {
             opened.needs_reopen = true;
-            let path = self.store.path_of(object.0);
-            self.note_fault(path, FaultKind::Read(error));
+            if is_reset {
+                let path = self.store.path_of(object.0);
+                self.note_fault(path, FaultKind::Read(error));
+            }
         }
     }
 

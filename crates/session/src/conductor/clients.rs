@@ -184,6 +184,7 @@ impl Conductor {
         if client.tcp.timeouts_in_a_row() > timeouts_before {
             self.doubt_next_hop(now, index);
         }
+        self.look_up_again(now, index);
         let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
         };

@@ -135,14 +135,14 @@ impl Conductor {
         self.outgoing.writers.push(index);
     }
 
-    /// A read completed.
+    /// A read completed. Returns whether its client was reset because it failed.
     pub fn handle_completion(
         &mut self,
         now: Instant,
         arena: &mut Arena,
         token: u64,
         result: Result<FilledSlot, (FreeSlot, ReadError)>,
-    ) {
+    ) -> bool {
         let ReadToken { device, index, id } = untoken(token);
         self.reads.devices.end(device);
         let waiting = self
@@ -157,7 +157,7 @@ impl Conductor {
         let Some((tuple, is_traced, fetch)) = waiting else {
             self.telemetry.counters.session_read_stale_count += 1;
             arena.release(result.map_or_else(|(slot, _)| slot, FilledSlot::into_free));
-            return;
+            return false;
         };
         let peer = tuple.peer;
         let needed = fetch.plan.needed_bytes();
@@ -184,6 +184,7 @@ impl Conductor {
                     // Nothing else has changed, and the client is evaluated when it was sent.
                     self.outgoing.writers.push(index);
                 }
+                false
             }
             Ok(slot) => {
                 // The object is shorter than it was when it was opened.
@@ -194,14 +195,25 @@ impl Conductor {
                 }
                 arena.release(slot.into_free());
                 self.abort(now, arena, index);
+                true
             }
             Err((slot, error)) => {
-                match error {
-                    ReadError::Io => self.telemetry.counters.session_read_error_count += 1,
-                    ReadError::Changed => self.telemetry.counters.session_read_changed_count += 1,
-                }
                 arena.release(slot);
-                self.abort(now, arena, index);
+                let read = fetch.plan.read;
+                let begins_anew = match error {
+                    ReadError::Io => {
+                        self.telemetry.counters.session_read_error_count += 1;
+                        false
+                    }
+                    ReadError::Changed => {
+                        self.telemetry.counters.session_read_changed_count += 1;
+                        read.is_some_and(|read| self.begin_anew(now, arena, index, &read))
+                    }
+                };
+                if !begins_anew {
+                    self.abort(now, arena, index);
+                }
+                !begins_anew
             }
         }
     }

@@ -4,12 +4,12 @@
 //! their end. What arrives beyond waits in the client's input, which the receive window bounds.
 
 use clock::Instant;
-use http::{Method, Parsed};
+use http::{Method, Parsed, Request};
 use sites::Verdict;
 
 use super::Conductor;
-use crate::client::Exchange;
-use crate::{LookupPlan, LookupToken, TlsToken};
+use crate::client::{Client, Exchange, HeldRequest};
+use crate::{Config, LookupPlan, LookupToken, TlsToken};
 
 impl Conductor {
     /// Processes what arrived: opens the client's records and parses its requests.
@@ -60,56 +60,90 @@ impl Conductor {
             };
             self.telemetry.counters.http_request_count += 1;
             self.telemetry.counters.http_parse_bytes += head_bytes as u64;
+            let held = HeldRequest {
+                head_bytes: u16::try_from(head_bytes).expect("invariant: HEAD_BYTES_MAX"),
+                body_bytes: request.body_bytes,
+                beginnings: 0,
+                is_last: false,
+            };
             if request.method == Method::Options {
-                client.exchange = Exchange::Replying;
-                self.queue(now, index, head_bytes, None, http::options_reply);
+                self.queue(now, index, held, None, http::options_reply);
                 continue;
             }
-            let asking = sites::Client {
-                source: client.tcp.tuple().peer.ip(),
-                is_secure: client.tls.is_some(),
-                unix_seconds: self.draft.unix_seconds,
-            };
-            match self.config.sites.decide(&request, &asking) {
-                Verdict::Serve(path) => {
+            let decided = decide(&self.config, self.draft.unix_seconds, client, request);
+            self.ask_or_answer(now, index, held, decided);
+        }
+    }
+
+    /// Has a path looked up for the request at the start of the input, or answers it.
+    fn ask_or_answer(
+        &mut self,
+        now: Instant,
+        index: u32,
+        held: HeldRequest,
+        decided: Result<String, Verdict>,
+    ) {
+        match decided {
+            Ok(path) => {
+                if let Some(client) = self.connections.clients.entry_mut(index) {
                     let token = token_of(client.token(index));
-                    let path = request.into_object_path(path);
-                    client.exchange = Exchange::LookUp {
-                        head_bytes,
-                        is_last: false,
-                    };
+                    client.exchange = Exchange::LookUp(held);
                     self.lookups.push_back(LookupPlan { token, path });
                 }
-                verdict => {
-                    client.exchange = Exchange::Replying;
-                    self.answer(now, index, head_bytes, &verdict);
-                }
             }
+            Err(verdict) => self.answer(now, index, held, &verdict),
+        }
+    }
+
+    /// If it is time to, asks again for what has changed.
+    pub(super) fn look_up_again(&mut self, now: Instant, index: u32) {
+        let client = self.connections.clients.entry_mut(index);
+        if let Some(client) = client
+            && let Some((at, held)) = client.to_look_up_again()
+            && at <= now
+        {
+            let parsed = http::parse_request(client.input.as_slice());
+            let Parsed::Complete { request, .. } = parsed else {
+                unreachable!("a request that was complete stays so");
+            };
+            let decided = decide(&self.config, self.draft.unix_seconds, client, request);
+            self.ask_or_answer(now, index, held, decided);
+            self.take_input(now, index);
         }
     }
 
     /// Answers a request that asks for no object, or for none that it may have.
-    fn answer(&mut self, now: Instant, index: u32, head_bytes: usize, verdict: &Verdict) {
-        self.queue(
-            now,
-            index,
-            head_bytes,
-            None,
-            |request, options, text, parts| {
-                let status = match verdict {
-                    Verdict::Redirect(status, location) => {
-                        return http::redirect_reply(
-                            *status, location, request, options, text, parts,
-                        );
-                    }
-                    Verdict::Refuse(status) => *status,
-                    Verdict::Serve(_) => unreachable!("it is looked up"),
-                };
-                let head_only = request.method == Method::Head;
-                let close = !(request.keep_alive && options.keep_alive);
-                http::error_reply(status, head_only, close, options, text, parts)
-            },
-        );
+    fn answer(&mut self, now: Instant, index: u32, held: HeldRequest, verdict: &Verdict) {
+        self.queue(now, index, held, None, |request, options, text, parts| {
+            let status = match verdict {
+                Verdict::Redirect(status, location) => {
+                    return http::redirect_reply(*status, location, request, options, text, parts);
+                }
+                Verdict::Refuse(status) => *status,
+                Verdict::Serve(_) => unreachable!("it is looked up"),
+            };
+            let head_only = request.method == Method::Head;
+            let close = !(request.keep_alive && options.keep_alive);
+            http::error_reply(status, head_only, close, options, text, parts)
+        });
+    }
+}
+
+/// The path to look up for a client's request, or how it is answered without.
+fn decide(
+    config: &Config,
+    unix_seconds: u64,
+    client: &Client,
+    request: Request<'_>,
+) -> Result<String, Verdict> {
+    let asking = sites::Client {
+        source: client.tcp.tuple().peer.ip(),
+        is_secure: client.tls.is_some(),
+        unix_seconds,
+    };
+    match config.sites.decide(&request, &asking) {
+        Verdict::Serve(path) => Ok(request.into_object_path(path)),
+        verdict => Err(verdict),
     }
 }
 

@@ -62,8 +62,8 @@ impl Client {
         match self.exchange {
             Exchange::Request(_) => Activity::Request,
             Exchange::Head(_) => Activity::Head,
-            Exchange::LookUp { .. } => Activity::LookUp,
-            Exchange::Replying | Exchange::Closing => Activity::Close,
+            Exchange::LookUp(_) | Exchange::Changed(..) => Activity::LookUp,
+            Exchange::Unsent(_) | Exchange::Replying | Exchange::Closing => Activity::Close,
         }
     }
 }

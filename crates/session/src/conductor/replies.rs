@@ -1,15 +1,20 @@
 //! Replies: what the store answered to a request's look-up is queued for its client.
 
-use clock::Instant;
+use clock::{Duration, Instant};
 use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
+use memory::Arena;
 use tcp::StreamRange;
 
 use super::Conductor;
 use super::input::untoken;
-use crate::client::Client;
-use crate::input::HeadProgress;
+use crate::client::{Client, Exchange, HeldRequest};
+use crate::fetch::ReadShape;
 use crate::stream_map::{Layout, ObjectPlace};
 use crate::{LookupError, LookupToken, Object, TraceEvent};
+
+/// A file that has changed is looked at again after this time: a program that writes a file anew has cut it first,
+/// and writes microseconds later, unless it loses its processor.
+const CHANGED_PAUSE: Duration = Duration::from_millis(2);
 
 /// The reply that is being written, before it is copied into its client's stream, and its date.
 #[derive(Debug)]
@@ -50,19 +55,28 @@ impl Conductor {
         let token = untoken(token);
         let index = token.index;
         let client = self.connections.client_of(token);
-        let Some(head_bytes) = client.and_then(Client::end_look_up) else {
+        let Some(held) = client.and_then(|client| client.looked_up()) else {
             // The client left meanwhile.
             self.released
                 .extend(answer.ok().map(|object| object.handle));
             return;
         };
+        if let Ok(object) = &answer
+            && object.meta.size_bytes == 0
+            && (1..self.config.beginnings_max).contains(&held.beginnings)
+        {
+            // Its writer has cut it, and is about to write.
+            self.released.push(object.handle);
+            self.pause(now, index, held.again());
+            return;
+        }
         match answer {
-            Ok(object) => self.queue(now, index, head_bytes, Some(&object), {
+            Ok(object) => self.queue(now, index, held, Some(&object), {
                 |request, options, text, parts| {
                     http::reply(request, &object.meta, options, text, parts)
                 }
             }),
-            Err(error) => self.queue(now, index, head_bytes, None, {
+            Err(error) => self.queue(now, index, held, None, {
                 |request, options, text, parts| refuse_lookup(error, request, options, text, parts)
             }),
         }
@@ -127,12 +141,13 @@ impl Conductor {
         });
     }
 
-    /// Has `write` answer the request at the start of the input, and queues what it wrote.
+    /// Has `write` answer the request at the start of the input, and queues what it wrote. A reply that needs a
+    /// read may begin anew until something of it was sent.
     pub(super) fn queue(
         &mut self,
         now: Instant,
         index: u32,
-        head_bytes: usize,
+        held: HeldRequest,
         object: Option<&Object>,
         write: impl Fn(&Request<'_>, &ReplyOptions<'_>, &mut Vec<u8>, &mut Vec<Part>) -> Reply,
     ) {
@@ -161,24 +176,80 @@ impl Conductor {
             parts.clear();
             reply = write(&request, &options, text, parts);
         }
-        let body_bytes = request.body_bytes;
+        let needs_read = parts.iter().any(|part| matches!(part, Part::Object { .. }));
         let status = reply.status.code();
+        let head_bytes = usize::from(held.head_bytes);
         self.telemetry
             .log_request(client, Some(head_bytes), status, &self.draft);
-        client.input.take(head_bytes);
-        client.body_bytes_left = body_bytes;
-        client.head = HeadProgress::default();
         self.push_reply(now, index, place);
-        let Some(client) = self.connections.clients.entry_mut(index) else {
-            return;
-        };
-        self.telemetry.counters.http_reply_count += 1;
+        if held.beginnings == 0 {
+            self.telemetry.counters.http_reply_count += 1;
+        }
         if status >= 400 {
             self.telemetry.counters.http_error_count += 1;
         }
-        if reply.close {
-            client.stop_taking_requests();
+        let Some(client) = self.connections.clients.entry_mut(index) else {
+            return;
+        };
+        let held = HeldRequest {
+            is_last: held.is_last || reply.close,
+            ..held.again()
+        };
+        if needs_read {
+            client.exchange = Exchange::Unsent(held);
+        } else {
+            client.end_request(held);
         }
+    }
+
+    /// The client was sent something: if the reply to its last request has begun, the next request is taken.
+    pub(super) fn end_begun_request(&mut self, now: Instant, index: u32) {
+        let client = self.connections.clients.entry_mut(index);
+        if let Some(client) = client
+            && let Exchange::Unsent(held) = client.exchange
+            && client.unsent().is_none()
+        {
+            client.end_request(held);
+            self.take_input(now, index);
+        }
+    }
+
+    /// A read found that its file has changed. If it was for a reply of which nothing was sent or sealed, that
+    /// reply is taken back, and its path will be looked up again. Returns whether it was; if not, the reply cannot
+    /// go on.
+    pub(super) fn begin_anew(
+        &mut self,
+        now: Instant,
+        arena: &mut Arena,
+        index: u32,
+        read: &ReadShape,
+    ) -> bool {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
+            return false;
+        };
+        let Some((held, start)) = client.unsent() else {
+            return false;
+        };
+        if read.stream_start < start || held.beginnings >= self.config.beginnings_max {
+            return false;
+        }
+        if client.stream.take_back_reply(&mut self.released).is_none() {
+            return false;
+        }
+        client.drop_fetches(arena, start);
+        client.tcp.withdraw_unsent(now, start);
+        self.telemetry.forget_last_request(client);
+        self.telemetry.counters.session_reply_anew_count += 1;
+        self.pause(now, index, held);
+        true
+    }
+
+    /// The path of `held` will be looked up again.
+    fn pause(&mut self, now: Instant, index: u32, held: HeldRequest) {
+        if let Some(client) = self.connections.clients.entry_mut(index) {
+            client.exchange = Exchange::Changed(now + CHANGED_PAUSE, held);
+        }
+        self.update_queues_and_timers(now, index);
     }
 }
 

@@ -156,6 +156,13 @@ impl Telemetry {
         client.logged.push(name, &reply.text, &reply.parts);
     }
 
+    /// The reply that was queued last was taken back: its request is logged when it is answered again.
+    pub(super) fn forget_last_request(&mut self, client: &mut Client) {
+        if let Some(log) = self.request_log.as_deref_mut() {
+            client.logged.forget_last(log);
+        }
+    }
+
     /// The client has acknowledged all of some replies: logs their end.
     pub(super) fn log_acknowledged(&mut self, client: &mut Client) {
         if let Some(log) = self.request_log.as_deref_mut() {
@@ -185,7 +192,8 @@ impl Telemetry {
         let unsent = client.stream.content_behind(client.tcp.sent());
         client.logged.cut(&unsent);
         client.logged.end_first(0, log);
-        if let Exchange::LookUp { head_bytes, .. } = client.exchange {
+        if let Exchange::LookUp(held) | Exchange::Changed(_, held) = client.exchange {
+            let head_bytes = usize::from(held.head_bytes);
             let request = client.logged_request(Some(head_bytes), STATUS_CLIENT_LEFT);
             if let Some(name) = log.begin(&request) {
                 log.end(name, 0);

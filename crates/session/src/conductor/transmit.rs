@@ -49,11 +49,16 @@ impl Conductor {
                 sink: &mut *sink,
             };
             match sender.serve(client, arena) {
-                Ok(TransmitProgress::Done) => self.update_queues_and_timers(now, index),
-                Ok(TransmitProgress::Full) => {
-                    self.outgoing.writers.push_front(index);
+                Ok(progress) => {
+                    let is_full = progress == TransmitProgress::Full;
+                    if is_full {
+                        self.outgoing.writers.push_front(index);
+                    }
+                    self.end_begun_request(now, index);
                     self.update_queues_and_timers(now, index);
-                    return TransmitProgress::Full;
+                    if is_full {
+                        return TransmitProgress::Full;
+                    }
                 }
                 Err(ContentChanged) => {
                     self.telemetry.counters.record_reseal_mismatch_count += 1;

@@ -84,6 +84,7 @@ impl StreamMap {
         layout: Layout,
     ) -> u64 {
         let before = self.end();
+        self.last_reply = before;
         let mut text = text;
         for part in parts {
             match *part {

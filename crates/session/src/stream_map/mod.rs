@@ -132,6 +132,16 @@ impl Span {
         }
     }
 
+    /// Whether it is a part of a reply, and no record of it was ever sealed.
+    fn is_unsealed_reply(&self) -> bool {
+        match &self.source {
+            Source::Text { seal, .. } => seal.as_ref().is_none_or(|seal| {
+                seal.content_type == ContentType::ApplicationData && !seal.is_sealed
+            }),
+            Source::Object { records, .. } => !records.as_ref().is_some_and(Records::is_any_sealed),
+        }
+    }
+
     /// Cuts the run in two at `at`, a boundary within it.
     fn split_at(&mut self, at: StreamOffset) -> Self {
         let bytes = at.since(self.start);
@@ -186,6 +196,8 @@ pub(crate) struct StreamMap {
     end: StreamOffset,
     /// Replies whose last byte is not acknowledged.
     replies: usize,
+    /// Where the reply that was queued last begins.
+    last_reply: StreamOffset,
     /// How bytes queued from now on are sealed; `None`: they are not sealed.
     sealing: Option<Sealing>,
 }
@@ -199,6 +211,11 @@ impl StreamMap {
     /// The end of the stream so far.
     pub(crate) const fn end(&self) -> StreamOffset {
         self.end
+    }
+
+    /// Where the reply that was queued last begins.
+    pub(crate) const fn last_reply(&self) -> StreamOffset {
+        self.last_reply
     }
 
     /// The number of the next record to be queued; 0 if none was queued yet.
@@ -514,6 +531,9 @@ impl StreamMap {
         };
         self.spans.insert(index, span);
         self.end += bytes;
+        if start <= self.last_reply {
+            self.last_reply += bytes;
+        }
         self.renumber_from(index + 1, bytes);
         bytes
     }
@@ -526,6 +546,40 @@ impl StreamMap {
         released: &mut Vec<ObjectHandle>,
     ) -> u64 {
         let index = self.split_at(claimed);
+        let before = self.end;
+        let mut ends = self.drop_from(index);
+        // The part of a reply that is left still needs its object.
+        if let Some(last) = self.spans.back_mut()
+            && last.ends_reply.is_none()
+        {
+            last.ends_reply = ends.pop_front();
+        }
+        self.replies -= ends.len();
+        released.extend(ends.into_iter().flatten());
+        before.since(self.end)
+    }
+
+    /// Takes the reply that was queued last out, for another to take its place and its records' numbers. Its
+    /// use of an object ends. Returns where it began.
+    ///
+    /// `None`, and nothing is changed: a record of it was sealed, so that its number has its content for good; or
+    /// a record that belongs to no reply was queued behind its beginning.
+    pub(crate) fn take_back_reply(
+        &mut self,
+        released: &mut Vec<ObjectHandle>,
+    ) -> Option<StreamOffset> {
+        let index = self.index_of(self.last_reply)?;
+        if !self.spans.iter().skip(index).all(Span::is_unsealed_reply) {
+            return None;
+        }
+        let ends = self.drop_from(index);
+        self.replies -= ends.len();
+        released.extend(ends.into_iter().flatten());
+        Some(self.end)
+    }
+
+    /// Drops the runs from `index` on. Returns the ends of replies among them.
+    fn drop_from(&mut self, index: usize) -> VecDeque<Option<ObjectHandle>> {
         let number = self.next_number_at(index);
         // If a KeyUpdate is dropped, its key was never in use.
         let sealer = self
@@ -535,28 +589,15 @@ impl StreamMap {
             .find_map(Span::sealer)
             .cloned();
         let text_end = as_index(self.text_position(index) - self.text_base);
-        let end = self.spans.get(index).map_or(self.end, |span| span.start);
-        let mut ends: VecDeque<_> = self
-            .spans
-            .drain(index..)
-            .filter_map(|span| span.ends_reply)
-            .collect();
-        // The part of a reply that is left still needs its object.
-        if let Some(last) = self.spans.back_mut()
-            && last.ends_reply.is_none()
-        {
-            last.ends_reply = ends.pop_front();
-        }
-        self.replies -= ends.len();
-        released.extend(ends.into_iter().flatten());
+        self.end = self.spans.get(index).map_or(self.end, |span| span.start);
+        let dropped = self.spans.drain(index..);
+        let ends = dropped.filter_map(|span| span.ends_reply).collect();
         self.text.truncate(text_end);
         if let Some(sealing) = &mut self.sealing {
             sealing.next_number = number;
             sealing.sealer = sealer.unwrap_or_else(|| Rc::clone(&sealing.sealer));
         }
-        let dropped = self.end.since(end);
-        self.end = end;
-        dropped
+        ends
     }
 
     /// Splits a run at the first boundary between records at or after `offset`. Returns the index of

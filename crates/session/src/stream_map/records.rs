@@ -163,6 +163,11 @@ impl Records {
         }
     }
 
+    /// Whether one of the records was ever sealed.
+    pub(super) fn is_any_sealed(&self) -> bool {
+        self.released > 0 || !self.tags.is_empty()
+    }
+
     /// The rest of a run after its first `count` records; none of the rest was sealed yet.
     pub(super) fn split_off(&self, count: u64) -> Self {
         Self::new(

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
+use http::Part;
 use proptest::prelude::*;
 use record::{Algorithm, ContentType, Sealer, TrafficKey, Version};
 use tcp::{StreamOffset, StreamRange};
 
-use super::{ContentChanged, ObjectPlace, Sealing, Source, StreamMap};
+use super::{ContentChanged, Layout, ObjectPlace, Sealing, Source, StreamMap};
 use crate::{DeviceIndex, ObjectHandle};
 
 /// Bytes a TLS 1.3 record is longer than its content.
@@ -369,4 +370,114 @@ proptest! {
             }
         }
     }
+}
+
+/// As a reply is queued.
+fn push_reply(map: &mut StreamMap, head: &[u8], length: u64, handle: u32) -> u64 {
+    let parts = [
+        Part::Text(u32::try_from(head.len()).unwrap()),
+        Part::Object { start: 0, length },
+    ];
+    let layout = Layout {
+        frame_bytes: 65_463,
+        window_bytes: u64::MAX,
+        content_bytes_max: map.content_bytes_max(),
+    };
+    map.push_reply(head, &parts, Some(place(handle)), layout)
+}
+
+#[test]
+fn a_reply_is_taken_back_and_another_takes_its_place() {
+    for mut map in [StreamMap::default(), sealed_map()] {
+        let mut released = Vec::new();
+        let first = StreamOffset(push_reply(&mut map, b"first", 100, 1));
+        let number = map.next_number();
+        let all = push_reply(&mut map, b"second", 100_000, 2);
+        assert_eq!(map.last_reply(), first);
+        assert_eq!(map.take_back_reply(&mut released), Some(first));
+        assert_eq!(released, [ObjectHandle(2)]);
+        assert_eq!(
+            (map.end(), map.next_number(), map.replies()),
+            (first, number, 1)
+        );
+        assert_eq!(push_reply(&mut map, b"longer", 100_000, 3), all);
+        let text = map.find(first).unwrap();
+        let bytes = map.text_bytes(range(text.start.0, text.end().0));
+        assert!(bytes.windows(6).any(|bytes| bytes == b"longer"));
+        map.release_all(&mut released);
+        assert_eq!(released, [2, 1, 3].map(ObjectHandle));
+        assert!(map.text.is_empty());
+    }
+}
+
+#[test]
+fn a_reply_of_which_a_record_was_sealed_stays() {
+    let mut released = Vec::new();
+    let mut map = sealed_map();
+    let end = push_reply(&mut map, b"head", 100, 1);
+    let head = range(0, 4 + OVERHEAD);
+    map.seal_text(head);
+    assert_eq!(map.take_back_reply(&mut released), None, "the head");
+    assert_eq!((map.end().0, map.replies()), (end, 1));
+
+    let mut map = sealed_map();
+    push_reply(&mut map, b"head", 100, 1);
+    let (start, bytes) = (head.end, 100 + OVERHEAD);
+    let records = map.records_mut(start).unwrap();
+    let run = records.run(start, bytes, 0, bytes);
+    let mut slot = vec![0; usize::try_from(run.bytes()).unwrap()];
+    records.seal(&run, &mut slot).unwrap();
+    assert_eq!(map.take_back_reply(&mut released), None, "the object");
+
+    // The text of the reply before may be sealed.
+    let mut map = sealed_map();
+    push_reply(&mut map, b"head", 100, 1);
+    map.seal_text(head);
+    push_reply(&mut map, b"head", 100, 2);
+    assert!(map.take_back_reply(&mut released).is_some());
+    assert_eq!(released, [ObjectHandle(2)]);
+}
+
+#[test]
+fn a_key_update_or_an_alert_in_or_behind_a_reply_keeps_it() {
+    let mut released = Vec::new();
+    let mut map = sealed_map();
+    push_reply(&mut map, b"head", 100_000, 1);
+    map.push_text(ContentType::Alert, &[1, 0]);
+    assert_eq!(map.take_back_reply(&mut released), None);
+    for claimed in [1, 30_000, 200_000] {
+        let mut map = sealed_map();
+        push_reply(&mut map, b"head", 100_000, 1);
+        let claimed = StreamOffset(claimed).min(map.end());
+        map.rekey(claimed, b"update", sealer(2));
+        assert_eq!(map.take_back_reply(&mut released), None, "{claimed:?}");
+    }
+    // Before the reply it stays, and the next reply is sealed with its key.
+    let mut map = sealed_map();
+    push_reply(&mut map, b"head", 100, 1);
+    let first = map.end();
+    push_reply(&mut map, b"head", 100, 2);
+    let added = map.rekey(first, b"update", sealer(2));
+    assert_eq!(map.last_reply(), first + added);
+    assert_eq!(map.take_back_reply(&mut released), Some(first + added));
+    assert_eq!((released, map.next_number()), (vec![ObjectHandle(2)], 0));
+    push_reply(&mut map, b"head", 100, 3);
+    assert!(map.is_rekeyed_behind(StreamOffset(0)));
+    assert!(!map.is_rekeyed_behind(first + added));
+}
+
+#[test]
+fn the_handshakes_last_records_stay_before_a_reply_that_is_taken_back() {
+    let mut map = StreamMap::default();
+    map.push_verbatim(b"tickets");
+    map.seal_from_here(Sealing {
+        sealer: sealer(1),
+        next_number: 2,
+        content_bytes_max: 16_384,
+    });
+    push_reply(&mut map, b"head", 100, 1);
+    let mut released = Vec::new();
+    assert_eq!(map.take_back_reply(&mut released), Some(StreamOffset(7)));
+    assert_eq!((map.next_number(), map.replies()), (2, 0));
+    assert_eq!(map.text_bytes(range(0, 7)), b"tickets");
 }

@@ -388,12 +388,11 @@ fn a_changed_file_is_opened_anew_for_the_next_request() {
         };
         let disk = world.worker.disk_mut();
         disk.change_file(0, other.clone(), SimChange::Detected);
-        world.ask(0);
-        world.run_until(|client| client.is_reset);
-        assert!(world.counter("disk_changed_commands") > 0);
-        // The store does not check the path again for a second.
-        world.reconnect();
+        // Its status tells nothing: the first read does, before anything of the reply was sent.
         world.fetch_as(0, &other);
+        assert!(world.counter("disk_changed_commands") > 0);
+        assert_eq!(world.counter("session_reply_anew_count"), 1);
+        assert_eq!(world.worker.poll_warning(world.now), None);
         assert_eq!(world.counter("store_opened_objects"), 2);
         assert_eq!(world.counter("store_closed_objects"), 1);
         world.assert_quiet();

@@ -64,14 +64,14 @@ fn a_failed_read_is_logged_with_the_file_and_the_errno() {
 #[test]
 fn a_file_that_changed_is_logged_with_its_path() {
     let mut world = World::connected(Setup::default());
-    world.fetch(0);
+    world.ask(0);
+    world.receive(1);
     let other = SimContent::Pattern {
         seed: 99,
         size_bytes: FILE_BYTES,
     };
     let disk = world.worker.disk_mut();
     disk.change_file(0, other, SimChange::Detected);
-    world.ask(0);
     world.run_until(|client| client.is_reset);
     let lines = told(&mut world);
     let line = "file changed while it was being sent, connection reset: /0; to replace a file";

@@ -247,6 +247,15 @@ impl AccessLog {
             times: TimeText::default(),
         }
     }
+
+    /// What is kept of a request; its name may be used again.
+    fn take(&mut self, RequestName(name): RequestName) -> Line {
+        let line = self.pending.get_mut(index_of(name)).and_then(Option::take);
+        let line = line.expect("invariant: each name ends once");
+        self.free.push(name);
+        self.pending_bytes -= counted_bytes(&line);
+        line
+    }
 }
 
 impl RequestLog for AccessLog {
@@ -265,14 +274,15 @@ impl RequestLog for AccessLog {
         Some(RequestName(name))
     }
 
-    fn end(&mut self, RequestName(name): RequestName, body_bytes: u64) {
-        let line = self.pending.get_mut(index_of(name)).and_then(Option::take);
-        let line = line.expect("invariant: each name ends once");
-        self.free.push(name);
-        self.pending_bytes -= counted_bytes(&line);
+    fn end(&mut self, name: RequestName, body_bytes: u64) {
+        let line = self.take(name);
         let now = (self.clock)();
         self.output
             .push(line.finish(now, &mut self.times, body_bytes));
+    }
+
+    fn forget(&mut self, name: RequestName) {
+        drop(self.take(name));
     }
 }
 

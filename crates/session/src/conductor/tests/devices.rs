@@ -159,6 +159,8 @@ fn replies_behind_one_of_a_device_that_hangs_take_no_slots() {
     for read in hung {
         bench.complete(read, OBJECT_BYTES);
     }
+    // The second request is taken when the first reply has begun.
+    bench.turn();
     bench.turn();
     assert_eq!(bench.reads.len(), 1, "the other reply's");
     peer.drain(&mut bench);

@@ -2,6 +2,7 @@
 //! from a formula. No time passes but what a test says.
 
 mod addresses;
+mod anew;
 mod answer_limits;
 mod answers;
 mod batches;

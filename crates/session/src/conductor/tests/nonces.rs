@@ -22,6 +22,8 @@ enum Step {
     Get,
     /// A read in progress completes; its bytes are those of the object XOR this.
     Read(usize, u8),
+    /// A read in progress finds that the object has changed: it has other bytes from now on, and one less.
+    Change(usize),
     /// The segments whose bit is set arrive and are acknowledged; the others are lost.
     Deliver(u64),
     /// The same without an acknowledgment.
@@ -40,13 +42,14 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    use Step::{Deliver, Garbage, Get, Keep, KeyUpdate, Pass, Read, Shrink, Window};
+    use Step::{Change, Deliver, Garbage, Get, Keep, KeyUpdate, Pass, Read, Shrink, Window};
     let losses = || prop_oneof![3 => Just(u64::MAX), 1 => any::<u64>(), 1 => Just(0)];
     prop_oneof![
         4 => Just(Get),
         8 => any::<usize>().prop_map(|which| Read(which, 0)),
         // A file that changes without being noticed.
         1 => (any::<usize>(), 1u8..3).prop_map(|(which, twist)| Read(which, twist)),
+        1 => any::<usize>().prop_map(Change),
         8 => losses().prop_map(Deliver),
         2 => losses().prop_map(Keep),
         4 => (1u64..3_000).prop_map(Pass),
@@ -69,6 +72,8 @@ struct NonceCheck {
     send_key: u8,
     client_key: u8,
     receive_key: u8,
+    /// What the disk brings is the object XOR this.
+    twist: u8,
 }
 
 impl NonceCheck {
@@ -90,6 +95,7 @@ impl NonceCheck {
             send_key: 1,
             client_key: 101,
             receive_key: 101,
+            twist: 0,
         }
     }
 
@@ -99,11 +105,18 @@ impl NonceCheck {
             Step::Get => client.get(bench),
             Step::Read(which, twist) if !bench.reads.is_empty() => {
                 let read = bench.reads.swap_remove(which % bench.reads.len());
-                bench.twist = twist;
-                bench.complete(read, OBJECT_BYTES);
+                bench.twist = self.twist ^ twist;
+                bench.complete(read, bench.object_bytes);
                 bench.turn();
             }
-            Step::Read(..) => {}
+            Step::Change(which) if !bench.reads.is_empty() => {
+                let read = bench.reads.swap_remove(which % bench.reads.len());
+                self.twist ^= 0x80;
+                bench.object_bytes -= 1;
+                bench.find_changed(read);
+                bench.turn();
+            }
+            Step::Read(..) | Step::Change(_) => {}
             Step::Deliver(kept) => {
                 self.deliver(kept);
                 self.client.peer.send(&mut self.bench, TcpFlags::ACK, b"");

@@ -38,15 +38,30 @@ fn a_failed_read_resets_its_connection_and_no_other() {
 fn a_changed_object_resets_and_sends_nothing_of_it() {
     let mut bench = Bench::new();
     let mut peer = asked(&mut bench, 1000);
+    // The reply has begun.
+    bench.complete_reads();
+    peer.take(&mut bench);
+    peer.send(&mut bench, TcpFlags::ACK, b"");
+    bench.turn();
+    let sent = peer.received.len();
+    assert!(sent > 0);
     let read = bench.reads.pop().unwrap();
-    let failed = Err((read.slot, ReadError::Changed));
-    bench
-        .conductor
-        .handle_completion(bench.now, &mut bench.arena, read.token, failed);
+    bench.find_changed(read);
+    while let Some(read) = bench.reads.pop() {
+        bench.complete(read, OBJECT_BYTES);
+    }
     bench.turn();
     peer.take(&mut bench);
-    assert!(peer.reset && peer.received.is_empty());
-    assert_eq!(bench.conductor.counters().session_read_changed_count, 1);
+    assert!(peer.reset && peer.received.len() == sent);
+    assert!(bench.conductor.poll_lookup().is_none());
+    let counters = bench.conductor.counters();
+    assert_eq!(
+        (
+            counters.session_read_changed_count,
+            counters.session_reply_anew_count
+        ),
+        (1, 0)
+    );
     assert_eq!(bench.released(), 1);
     bench.assert_quiet();
 }

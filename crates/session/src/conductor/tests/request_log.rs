@@ -9,7 +9,7 @@ use wire::TcpFlags;
 
 use super::tls::{TLS_PORT, TlsPeer, tls_config};
 use super::{Bench, OBJECT_BYTES, PEER_ADDRESS, Peer, config};
-use crate::{LoggedRequest, RequestLog, RequestName};
+use crate::{LoggedRequest, LookupError, RequestLog, RequestName};
 
 /// A line for each begin and each end, in order.
 type Lines = Rc<RefCell<Vec<String>>>;
@@ -43,6 +43,12 @@ impl RequestLog for Recorder {
     fn end(&mut self, name: RequestName, body_bytes: u64) {
         let line = format!("{} ends: {body_bytes}", name.0);
         self.lines.borrow_mut().push(line);
+    }
+
+    fn forget(&mut self, name: RequestName) {
+        self.lines
+            .borrow_mut()
+            .push(format!("{} is forgotten", name.0));
     }
 }
 
@@ -238,6 +244,8 @@ fn over_tls_a_reply_cut_by_an_alert_is_logged_with_the_bytes_sent() {
     peer.get(&mut bench);
     peer.get(&mut bench);
     bench.complete_reads();
+    // The second request was taken when the first reply had begun.
+    bench.turn();
     // No record of any client's: an alert comes before what of the replies was not claimed.
     peer.peer
         .send(&mut bench, TcpFlags::ACK, &[23, 3, 3, 0, 17, 0]);
@@ -270,4 +278,39 @@ fn nothing_is_logged_without_a_request_log() {
     peer.close(&mut bench);
     assert_eq!(take(&lines), [""; 0]);
     bench.assert_quiet();
+}
+
+#[test]
+fn a_reply_that_begins_anew_is_logged_once() {
+    let (mut bench, lines) = listen(Bench::new());
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let request = "GET /object HTTP/1.1\r\nHost: a\r\nRange: bytes=0-99\r\n\r\n";
+    peer.ask(&mut bench, request);
+    let begins =
+        |number: u32, status: u16| format!("{number} begins: {status} GET /object HTTP/1.1 - -");
+    assert_eq!(take(&lines), [begins(1, 206)]);
+    let read = bench.reads.pop().unwrap();
+    bench.find_changed(read);
+    assert_eq!(take(&lines), ["1 is forgotten"]);
+    let plan = bench.next_look_up();
+    bench.answer(&plan, Some(LookupError::NotFound));
+    bench.turn();
+    assert_eq!(take(&lines), [begins(2, 404)]);
+    peer.drain(&mut bench);
+    assert_eq!(take(&lines).len(), 1);
+
+    // The client leaves while the path is looked up again.
+    peer.ask(&mut bench, request);
+    let read = bench.reads.pop().unwrap();
+    bench.find_changed(read);
+    peer.send(&mut bench, TcpFlags::RST, b"");
+    assert_eq!(
+        take(&lines),
+        [
+            begins(3, 206),
+            "3 is forgotten".to_owned(),
+            begins(4, 499),
+            "4 ends: 0".to_owned()
+        ]
+    );
 }

@@ -670,6 +670,8 @@ fn renegotiation_after_our_close_notify_is_not_answered() {
     let request = b"GET /object HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     client.say(&mut bench, ContentType::ApplicationData, request);
     bench.turn();
+    // What it asked for has begun, so that our close_notify is queued.
+    bench.complete_reads();
     client.say(&mut bench, ContentType::Handshake, &[1, 0, 0, 0]);
     client.drain(&mut bench);
     client.assert_has_object();
