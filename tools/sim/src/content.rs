@@ -32,6 +32,17 @@ impl Content {
         }
     }
 
+    /// The content that is there after it was rewritten so often, of which it is the first.
+    pub(crate) const fn rewritten(self, times: u32) -> Self {
+        match times {
+            0 | 1 => self,
+            _ => Self {
+                key: mix(self.key.wrapping_add(times as u64)),
+                ..self
+            },
+        }
+    }
+
     /// What the simulated disk calls this content.
     pub(crate) const fn seed(self) -> u64 {
         self.key

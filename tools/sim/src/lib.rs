@@ -102,6 +102,7 @@ fn run(
     };
     match canary {
         Some(Canary::Reads) => scenario.session.read_limits = world::UNLIMITED_READS,
+        Some(Canary::Cut) => scenario.session.beginnings_max = 1,
         Some(Canary::SendTimeout) => scenario.session.send_timeout = world::SEND_TIMEOUT_NEVER,
         _ => {}
     }

@@ -118,6 +118,15 @@ fn sums(theme: &str, seeds: core::ops::Range<u64>, counters: [&str; 2]) -> [u64;
 }
 
 #[test]
+fn replies_begin_anew_in_plaintext_and_over_tls_whatever_the_network_does() {
+    for theme in ["changes", "rewrites"] {
+        let counters = ["session_reply_anew_count", "record_seal_count"];
+        let [anew, sealed] = sums(theme, 0..PRODUCT_SEEDS, counters);
+        assert!(anew > 0 && sealed > 0, "{theme}: {anew}, {sealed} records");
+    }
+}
+
+#[test]
 fn honest_clients_never_wait_for_the_read_budget() {
     // Loss, reordering, narrow links, small windows, slow readers, TLS: reads are made again.
     let counters = ["session_read_deferred_count", "session_reread_count"];
@@ -193,7 +202,7 @@ fn a_run_of_the_product_repeats() {
 }
 
 /// The violation that shows each canary.
-const COMPLAINTS: [(Canary, &str, &str); 14] = [
+const COMPLAINTS: [(Canary, &str, &str); 15] = [
     (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
     (Canary::Slot, "swarm", "resources: "),
@@ -203,6 +212,7 @@ const COMPLAINTS: [(Canary, &str, &str); 14] = [
     (Canary::Unchecked, "changes", "wrong byte"),
     (Canary::Growth, "changes", "RST in a reply"),
     (Canary::Stale, "changes", "no tag of object"),
+    (Canary::Cut, "rewrites", "the table was not full"),
     (Canary::Reads, "abusive", "too much was read"),
     (Canary::SendTimeout, "abusive", "is still open"),
     (Canary::Loan, "lending", "wrong byte"),

@@ -16,9 +16,10 @@ pub(crate) enum Seeds {
 }
 
 /// Scenarios, and how many of their seeds each of [`Seeds`] runs.
-const SCENARIOS: [(&str, u64, u64); 4] = [
+const SCENARIOS: [(&str, u64, u64); 5] = [
     ("swarm", 500, 5000),
     ("changes", 200, 2000),
+    ("rewrites", 200, 2000),
     ("paths", 200, 2000),
     ("workers", 300, 2000),
 ];

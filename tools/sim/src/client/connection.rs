@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub(super) received_bytes: u64,
     /// Whether some of a reply was among them.
     has_received_text: bool,
+    /// What had arrived when the first request was sent.
+    first_asked_at_bytes: Option<u64>,
     /// Whether some of a request was sent.
     has_sent_text: bool,
     corrupted: Corrupted,
@@ -126,6 +128,7 @@ impl Connection {
             awaiting: VecDeque::new(),
             reader: ReplyReader::default(),
             received_bytes: 0,
+            first_asked_at_bytes: None,
             has_received_text: false,
             has_sent_text: false,
             corrupted: Corrupted::No,
@@ -162,8 +165,8 @@ impl Connection {
         let is_worn = permits.worn_keys && self.keeps_keys && self.is_ready();
         // When half of the records of a key are used, no more requests are taken.
         let key_used = (is_worn && between).then_some(Excuse::KeyUsed);
-        let broken =
-            (permits.broken_replies || self.may_be_cut() || is_worn).then_some(Excuse::Broken);
+        let is_cut = self.may_be_cut() && (self.may_have_begun() || permits.unseen_beginnings);
+        let broken = (permits.broken_replies || is_cut || is_worn).then_some(Excuse::Broken);
         let refused = |may_be_broken| {
             permits
                 .refusals
@@ -204,6 +207,12 @@ impl Connection {
     fn may_be_cut(&self) -> bool {
         let mut asked = self.plan.requests.iter().take(self.asked);
         asked.any(RequestPlan::may_be_cut)
+    }
+
+    /// Whether something has arrived since the first request was sent. If not, a change of its file gets it
+    /// another reply.
+    fn may_have_begun(&self) -> bool {
+        self.first_asked_at_bytes != Some(self.received_bytes)
     }
 
     pub(super) fn describe_ending(&self, now: Instant, ending: &Ending) -> String {
@@ -486,6 +495,7 @@ impl Connection {
             let Some(&request) = self.plan.requests.get(self.asked) else {
                 break;
             };
+            self.first_asked_at_bytes.get_or_insert(self.received_bytes);
             let since = request.object.map_or(0, |object| object.version_at(now));
             self.say(&request.head_bytes());
             if self.corrupted != Corrupted::No {

@@ -114,7 +114,10 @@ impl ObjectPlan {
     pub(crate) fn at(&self, version: u32) -> Self {
         match self.later.filter(|_| version > 0) {
             Some(later) => Self {
-                content: later.content,
+                content: match later.change {
+                    Change::Rewritten => later.content.rewritten(version),
+                    _ => later.content,
+                },
                 size_bytes: self.size_bytes + u64::from(version) * later.added_bytes,
                 ..*self
             },
@@ -633,6 +636,8 @@ impl RangePlan {
 pub(crate) struct Permits {
     /// Reads fail or files are rewritten: a reply may be cut by a reset, or be a 500.
     pub(crate) broken_replies: bool,
+    /// What the server sent before a reset may not have come: a reply that it had begun may look as if it had not.
+    pub(crate) unseen_beginnings: bool,
     /// The connection table may be full, which is judged at the end of the run: a connection may be
     /// reset before a reply, or closed between replies.
     pub(crate) refusals: bool,

@@ -8,9 +8,9 @@ use crate::client::plan::{Change, Condition, Later, RequestPlan};
 use crate::content::Content;
 use crate::rng::Rng;
 
-/// Most times that a file grows.
+/// Most times that a file grows or is rewritten.
 const TIMES_MAX: u64 = 100;
-/// Shortest time from one growth to the next, and longest.
+/// Shortest time from one of these to the next, and longest.
 const INTERVAL_MICROS_MIN: u64 = 10_000;
 const INTERVAL_MICROS_MAX: u64 = 500_000;
 /// Most bytes that all growths of a file add, about.
@@ -37,11 +37,13 @@ impl Scenario {
                 ..Later::once(change, content)
             };
             match change {
-                Change::Grown => {
+                Change::Grown | Change::Rewritten => {
                     let times = rng.log_range(1..=TIMES_MAX);
                     later.times = u32::try_from(times).expect("invariant: few");
                     later.interval = rng.log_micros(INTERVAL_MICROS_MIN..=INTERVAL_MICROS_MAX);
-                    later.added_bytes = rng.log_range(1..=ADDED_BYTES_MAX).div_ceil(times);
+                    if change == Change::Grown {
+                        later.added_bytes = rng.log_range(1..=ADDED_BYTES_MAX).div_ceil(times);
+                    }
                 }
                 Change::Replaced => later.added_bytes = rng.pick(&[0, 1, 5000]),
                 _ => {}

@@ -180,6 +180,8 @@ impl Scenario {
                 false => 64,
             },
             idle_timeout: Duration::from_secs(rng.range(10..=60)),
+            // A read may be stuck for as long as it takes to rewrite its file many times.
+            beginnings_max: u8::MAX,
             head_timeout: Duration::from_secs(rng.range(10..=30)),
             send_timeout: Duration::from_secs(rng.range(60..=300)),
             ..session::Config::default()
@@ -272,10 +274,12 @@ impl Scenario {
         let delays = |path: &PathConfig| {
             path.loss_ppm > 0 || path.corrupt_ppm > 0 || path.bits_per_second > 0
         };
+        let hides = |path: &PathConfig| delays(path) || path.reorder_ppm > 0;
         let is_outage = |event: &Event| matches!(event, Event::Down | Event::Stop);
         let outages = self.events.iter().any(|(_, event)| is_outage(event));
         Permits {
             broken_replies: self.disk.error_chance > 0,
+            unseen_beginnings: paths.into_iter().any(hides) || outages || self.workers.count > 1,
             refusals: true,
             busy: self.store.objects_max < HANDLES_MAX,
             worn_keys: self.session.key_records_max < u64::MAX,

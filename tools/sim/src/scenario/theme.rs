@@ -180,6 +180,15 @@ pub(crate) const THEMES: &[Theme] = &[
             ],
         )
     },
+    Theme {
+        // A network that loses nothing: what has not come was not sent.
+        often: &[(Changes, 1000), (Stuck, 1000)],
+        ..theme(
+            "rewrites",
+            "files that change while reads of them are stuck",
+            &[Partials, Stuck, Changes],
+        )
+    },
     theme(
         "famine",
         "few slots, small tables, short queues",

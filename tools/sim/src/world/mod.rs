@@ -127,6 +127,8 @@ pub(crate) enum Canary {
     Growth,
     /// Names lead to what they led to at first (see --scenario changes)
     Stale,
+    /// A reply whose file changes before it is sent is cut (see --scenario rewrites)
+    Cut,
     /// No read budget (see --scenario abusive)
     Reads,
     /// No send timeout (see --scenario abusive)
@@ -194,8 +196,8 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// A violation if more connections failed than the server counted faults: one failed read, one
-    /// changed record or one exhausted key breaks one reply; one full table refuses one connection,
+    /// A violation if more connections failed than the server counted faults: one failed read, one that found its
+    /// file changed and got its client no other reply, one changed record or one exhausted key breaks one reply; one full table refuses one connection,
     /// or closes an idle one. A reset before the first byte may be either.
     fn overdrawn_excuses(&self) -> Option<String> {
         let count = |wanted: &str| -> u64 {
@@ -205,8 +207,8 @@ impl Outcome {
                 .map(|(_, value)| value)
                 .sum()
         };
-        let failures = count("disk_failed_commands")
-            + count("disk_changed_commands")
+        let failures = count("disk_failed_commands") + count("disk_changed_commands")
+            - count("session_reply_anew_count")
             + count("record_reseal_mismatch_count")
             + count("tls_key_exhausted_count");
         let overflows = count("tcp_overflow_count") + count("tcp_evicted_count");
