@@ -37,7 +37,7 @@ pub trait RequestLog: fmt::Debug {
 /// A request when its reply begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoggedRequest<'a> {
-    /// The client's address.
+    /// Who asks: the client's address, or the one that a trusted proxy names ([`sites::Sites::source`]).
     pub peer: IpAddr,
     /// The reply's status, or [`STATUS_CLIENT_LEFT`].
     pub status: u16,

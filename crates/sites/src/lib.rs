@@ -17,6 +17,7 @@
 pub mod links;
 pub mod names;
 pub mod networks;
+mod proxies;
 pub mod rules;
 
 use std::net::IpAddr;
@@ -25,6 +26,8 @@ use http::{ReplyConfig, Request, Status};
 
 use links::Asked;
 use names::{NameProblem, Names};
+use networks::Network;
+use proxies::Proxies;
 use rules::{Action, PatternProblem, Redirect, Rule, Rules};
 
 /// Most sites.
@@ -76,6 +79,7 @@ pub struct Sites {
     sites: Vec<Compiled>,
     /// For requests that name none of them.
     default: Compiled,
+    proxies: Proxies,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -91,7 +95,7 @@ struct Compiled {
 /// What is known of a client beside its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Client {
-    /// Its address.
+    /// Its address ([`Sites::source`]).
     pub source: IpAddr,
     /// Whether it speaks TLS.
     pub is_secure: bool,
@@ -134,7 +138,15 @@ impl Sites {
             names,
             sites: compiled,
             default,
+            proxies: Proxies::default(),
         })
+    }
+
+    /// The same, which believe what proxies in these networks say of who asks.
+    #[must_use]
+    pub fn with_proxies(self, networks: &[Network]) -> Self {
+        let proxies = Proxies::new(networks);
+        Self { proxies, ..self }
     }
 
     /// One site for all names, whose replies are these.
@@ -157,6 +169,12 @@ impl Sites {
         let site = self.site(request);
         let (_, path) = site.split_token(&request.path);
         &site.rule(path).replies
+    }
+
+    /// Who asks: the peer, or whom it asks for.
+    #[must_use]
+    pub fn source(&self, request: &Request<'_>, peer: IpAddr) -> IpAddr {
+        self.proxies.source(peer, request.forwarded_for)
     }
 
     /// What is done with a request that asks for an object.

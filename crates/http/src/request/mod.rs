@@ -89,6 +89,8 @@ pub struct Request<'a> {
     pub host: Option<&'a [u8]>,
     /// `Cookie`, the first if there are several (RFC 6265 s5.4: a client sends one).
     pub cookie: Option<&'a [u8]>,
+    /// `X-Forwarded-For`, the last if there are several: each proxy adds to it, or writes one behind it.
+    pub forwarded_for: Option<&'a [u8]>,
     /// `Origin`, the first if there are several (RFC 6454 s7.3: a client sends one).
     pub origin: Option<&'a [u8]>,
     /// Whether the client can use the connection again (RFC 9112 s9.3).
@@ -199,6 +201,7 @@ fn parse_head(input: &[u8]) -> Result<Option<(Request<'_>, usize)>, Refusal> {
         query: target.query,
         host: authority.or(fields.host),
         cookie: fields.cookie,
+        forwarded_for: fields.forwarded_for,
         origin: fields.origin,
         keep_alive: fields.keep_alive(line.version_minor, body_bytes),
         body_bytes,

@@ -265,7 +265,8 @@ fn refused_heads_however_they_are_cut() {
 fn a_request_is_what_it_says() {
     let head = b"HEAD /a%20b?q HTTP/1.1\r\nHost: h\r\nRANGE:  bytes=0-1 \r\nrange: bytes=2-3\r\n\
         if-match: \"a\"\r\nIf-None-Match: \"b\"\r\nIf-Modified-Since: c\r\n\
-        If-Unmodified-Since: d\r\nIf-Range: \"e\"\r\nCookie: f=g\r\nOrigin: http://h\r\n\r\n";
+        If-Unmodified-Since: d\r\nIf-Range: \"e\"\r\nCookie: f=g\r\nOrigin: http://h\r\n\
+        X-Forwarded-For: 1\r\nX-Forwarded-For: 2\r\n\r\n";
     assert_eq!(
         accept(head),
         Request {
@@ -274,6 +275,7 @@ fn a_request_is_what_it_says() {
             query: Some(b"q"),
             host: Some(b"h"),
             cookie: Some(b"f=g"),
+            forwarded_for: Some(b"2"),
             origin: Some(b"http://h"),
             keep_alive: true,
             body_bytes: 0,

@@ -24,7 +24,7 @@ use files::OperatorFiles;
 pub(crate) use loader::Loader;
 
 /// Keys of the configuration file that a change of needs no restart.
-pub(crate) const RELOADED: [&str; 9] = [
+pub(crate) const RELOADED: [&str; 10] = [
     "cache_control",
     "certificate",
     "cors",
@@ -33,6 +33,7 @@ pub(crate) const RELOADED: [&str; 9] = [
     "log",
     "site",
     "ticket_keys",
+    "trusted_proxies",
     "types",
 ];
 

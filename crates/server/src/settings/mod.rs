@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::link::ZeroCopy;
+use ::sites::networks::Network;
 use http::{ContentTypes, Cors, ExtraFields, FieldProblem, ReplyConfig};
 use record::AeadLibrary;
 use tracing::level_filters::LevelFilter;
@@ -48,7 +49,7 @@ use link::{
     check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,
 };
 use place::{Place as _, Whole, check_range, narrow};
-use sources::resolve_sources;
+use sources::{resolve_list, resolve_sources};
 
 /// Most addresses one server answers at.
 pub(crate) const ADDRESSES_MAX: usize = 16;
@@ -104,6 +105,8 @@ pub(crate) struct Settings {
     pub replies: ReplyConfig,
     /// Whether files whose name begins with a dot are served, where no site says.
     pub hidden_files: bool,
+    /// Networks of proxies that are believed in whom they ask for.
+    pub trusted_proxies: Vec<Network>,
     /// The sites of the file.
     pub sites: Vec<sites::SiteSettings>,
     /// What connections are like: of each worker's conductor, all that does not depend on the link and on
@@ -202,6 +205,7 @@ impl Default for Settings {
             user: None,
             replies: ReplyConfig::default(),
             hidden_files: false,
+            trusted_proxies: Vec::new(),
             sites: Vec::new(),
             conductor: session::Config::default(),
             aead_library: None,
@@ -327,6 +331,9 @@ impl Settings {
         let origin = keys.origin(&table::HEADER);
         replies.extra_fields = parse_headers(&lines, &replies.cors, &origin)?;
         replies.types = parse_types(&keys, file.types.take().unwrap_or_default())?;
+        let proxies = file.trusted_proxies.take();
+        let proxies = resolve_list(proxies, &keys.origin(&table::TRUSTED_PROXIES))?;
+        settings.trusted_proxies = proxies.unwrap_or_default();
         let tables = file.site.take().unwrap_or_default();
         sites::resolve(tables, lines, &keys.file, &mut settings)?;
         Ok(settings)

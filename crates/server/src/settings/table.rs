@@ -412,6 +412,11 @@ settings! {
         text("array of tables", "none", "up to 4096"),
         "Sites, by name, and rules for their paths. [What they may say](sites.md).";
 
+    TRUSTED_PROXIES = trusted_proxies: Vec<String>,
+        text("array of strings", "none", "1 to 16384 of `NETWORK/BITS` or addresses"),
+        "Proxies and balancers whose `X-Forwarded-For` is believed: access log, rules and signed links \
+         then go by the address that they name. Nobody else's is.";
+
     TYPES = types: BTreeMap<String, String>,
         text("table of strings", "none", "at most 64 of `extension = \"type/subtype\"`"),
         "Content types by file name extension, over the built-in ones.";

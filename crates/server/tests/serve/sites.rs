@@ -123,6 +123,44 @@ fn rules_of_a_site_redirect_refuse_and_let_listed_origins_read() {
 }
 
 #[test]
+fn a_trusted_proxy_says_who_asks_and_nobody_else_does() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, config) = lay_out();
+    let sites = std::fs::read_to_string(&config).unwrap();
+    let log = directory.path().join("access.log");
+    // The client's address is 10.77.0.1, and what is asked for is denied to 10.77.0.0/24.
+    for (trusted, code, asking) in [
+        ("10.77.0.0/30", "200", "192.0.2.7 - - "),
+        ("10.99.0.0/24", "403", "10.77.0.1 - - "),
+    ] {
+        std::fs::write(
+            &config,
+            format!("trusted_proxies = [\"{trusted}\"]\n{sites}"),
+        )
+        .unwrap();
+        let words = [
+            "--config",
+            config.to_str().unwrap(),
+            "--access-log",
+            log.to_str().unwrap(),
+        ];
+        let mut atlas = Atlas::start(&lab, &directory.path().join("site"), &words);
+        atlas.ready();
+        let status = |list: &str| {
+            let header = ["--header", &format!("X-Forwarded-For: {list}")];
+            fetch(&lab, "video.example", "/raw/a.bin", &header)[9..12].to_owned()
+        };
+        assert_eq!(status("192.0.2.9, 192.0.2.7"), code);
+        assert_eq!(status("192.0.2.9, 10.77.0.5"), "403");
+        atlas.signal(libc::SIGTERM);
+        assert_eq!(atlas.end().code, Some(0));
+        let lines = std::fs::read_to_string(&log).unwrap();
+        let first = lines.lines().rev().nth(1).unwrap();
+        assert!(first.starts_with(asking), "{lines}");
+    }
+}
+
+#[test]
 fn sighup_changes_sites_for_requests_that_follow() {
     let Some(lab) = Lab::new() else { return };
     let (directory, config) = lay_out();

@@ -310,7 +310,8 @@ impl Conductor {
         self.telemetry
             .record(now, &client, || TraceEvent::Ended(end));
         self.handshakes.forget(&client, index);
-        self.telemetry.log_departure(&mut client);
+        self.telemetry
+            .log_departure(&mut client, &self.config.sites);
         client.stream.release_all(&mut self.released);
         for fetch in client.fetches {
             if let FetchState::Ready(Some(arrived)) = fetch.state {

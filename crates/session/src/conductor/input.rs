@@ -137,7 +137,7 @@ fn decide(
     request: Request<'_>,
 ) -> Result<String, Verdict> {
     let asking = sites::Client {
-        source: client.tcp.tuple().peer.ip(),
+        source: config.sites.source(&request, client.tcp.tuple().peer.ip()),
         is_secure: client.tls.is_some(),
         unix_seconds,
     };

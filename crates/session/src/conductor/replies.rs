@@ -178,9 +178,10 @@ impl Conductor {
         }
         let needs_read = parts.iter().any(|part| matches!(part, Part::Object { .. }));
         let status = reply.status.code();
-        let head_bytes = usize::from(held.head_bytes);
+        let source = (self.config.sites).source(&request, client.tcp.tuple().peer.ip());
+        let asked = (source, usize::from(held.head_bytes));
         self.telemetry
-            .log_request(client, Some(head_bytes), status, &self.draft);
+            .log_request(client, Some(asked), status, &self.draft);
         self.push_reply(now, index, place);
         if held.beginnings == 0 {
             self.telemetry.counters.http_reply_count += 1;

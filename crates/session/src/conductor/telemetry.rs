@@ -3,8 +3,11 @@
 //! It refuses nothing and decides nothing: a client is served alike whoever listens. Bounds: a warning of
 //! each kind, and what a client's [`LoggedReplies`](crate::request_log::LoggedReplies) keep.
 
+use core::net::IpAddr;
+
 use clock::Instant;
-use http::HeadText;
+use http::{HeadText, Parsed};
+use sites::Sites;
 use tcp::{CloseReason, FourTuple, SegmentDrop, StreamRange};
 use wire::TcpRepr;
 
@@ -139,19 +142,19 @@ impl Telemetry {
         trace.record(now, &tuple, &TraceEvent::Evaluated(&info));
     }
 
-    /// `reply` is about to be queued. Its request is the first `head_bytes` of the input; `None`: all of the
-    /// input.
+    /// `reply` is about to be queued. `asked`: who asks, and how many bytes of the input its request is; `None`: the
+    /// peer, and all of it.
     pub(super) fn log_request(
         &mut self,
         client: &mut Client,
-        head_bytes: Option<usize>,
+        asked: Option<(IpAddr, usize)>,
         status: u16,
         reply: &ReplyDraft,
     ) {
         let Some(log) = self.request_log.as_deref_mut() else {
             return;
         };
-        let request = client.logged_request(head_bytes, status);
+        let request = client.logged_request(asked, status);
         let name = log.begin(&request);
         client.logged.push(name, &reply.text, &reply.parts);
     }
@@ -185,7 +188,7 @@ impl Telemetry {
     }
 
     /// The client leaves: logs the end of its replies.
-    pub(super) fn log_departure(&mut self, client: &mut Client) {
+    pub(super) fn log_departure(&mut self, client: &mut Client, sites: &Sites) {
         let Some(log) = self.request_log.as_deref_mut() else {
             return;
         };
@@ -193,8 +196,13 @@ impl Telemetry {
         client.logged.cut(&unsent);
         client.logged.end_first(0, log);
         if let Exchange::LookUp(held) | Exchange::Changed(_, held) = client.exchange {
-            let head_bytes = usize::from(held.head_bytes);
-            let request = client.logged_request(Some(head_bytes), STATUS_CLIENT_LEFT);
+            let peer = client.tcp.tuple().peer.ip();
+            let source = match http::parse_request(client.input.as_slice()) {
+                Parsed::Complete { request, .. } => sites.source(&request, peer),
+                _ => peer,
+            };
+            let asked = (source, usize::from(held.head_bytes));
+            let request = client.logged_request(Some(asked), STATUS_CLIENT_LEFT);
             if let Some(name) = log.begin(&request) {
                 log.end(name, 0);
             }
@@ -213,11 +221,12 @@ impl From<CloseReason> for TraceEnd {
 }
 
 impl Client {
-    fn logged_request(&self, head_bytes: Option<usize>, status: u16) -> LoggedRequest<'_> {
+    fn logged_request(&self, asked: Option<(IpAddr, usize)>, status: u16) -> LoggedRequest<'_> {
         let input = self.input.as_slice();
-        let head_bytes = head_bytes.unwrap_or(input.len());
+        let peer = self.tcp.tuple().peer.ip();
+        let (peer, head_bytes) = asked.unwrap_or((peer, input.len()));
         LoggedRequest {
-            peer: self.tcp.tuple().peer.ip(),
+            peer,
             status,
             text: HeadText::find(input.get(..head_bytes).unwrap_or_default()),
         }

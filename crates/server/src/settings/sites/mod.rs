@@ -573,7 +573,9 @@ pub(crate) fn compile(
             places.push(place);
         }
     }
-    Sites::new(named, default).map_err(|(index, problem)| {
+    let sites = Sites::new(named, default);
+    let sites = sites.map(|sites| sites.with_proxies(&settings.trusted_proxies));
+    sites.map_err(|(index, problem)| {
         let place = places.get(index).copied().or(default_place);
         let place = place.expect("invariant: without sites there is no pattern");
         place.refuse(problem, "write names of hosts and globs")
