@@ -305,8 +305,7 @@ fn write_machines(
 fn machine_name(machine: &Machine) -> String {
     match machine.device_writes {
         DeviceWrites::Allocate { ways } => {
-            let (writable, all) = (ways.count_ones(), machine.ways);
-            format!("{}, {writable} of {all} ways", machine.name)
+            format!("{}, {ways} of {} ways", machine.name, machine.ways)
         }
         DeviceWrites::Bypass => machine.name.to_owned(),
     }
