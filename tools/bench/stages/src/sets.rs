@@ -9,7 +9,7 @@
 //!
 //! A load that finds its line in a cache takes as long in each column. Where `one` becomes slower with fewer lines
 //! than `spread` does, that cache takes the set from bits of the address. It says nothing of physical addresses above
-//! 2 MiB, and needs huge pages to say anything. Bounded by [`LINES_MAX`].
+//! 2 MiB, and needs huge pages to say anything. Bounded by `LINES_MAX`.
 
 use std::hint::black_box;
 use std::io::{Write as _, stdout};
