@@ -314,7 +314,11 @@ impl Connection {
                 Ok((count, heard)) => {
                     left -= count;
                     self.received_bytes += count as u64;
-                    self.received_at = now;
+                    let is_over = |secure: &Secure| secure.has_received_close_notify();
+                    // It may have waited for it long, and the FIN comes with it.
+                    if !self.secure.as_ref().is_some_and(is_over) {
+                        self.received_at = now;
+                    }
                     if let Err(error) = heard {
                         return Some(self.ending_by_error(error));
                     }
