@@ -21,7 +21,7 @@
 //! enough slots in use that they stay in the cache.
 //!
 //! Bounds: [`RECEIVE_FRAMES_MAX`], [`COMPLETIONS_MAX`], those of [`handshakes`], [`LOOKUPS_MAX`],
-//! [`READS_MAX`], [`TRANSMIT_FRAMES_MAX`] and [`TRANSMIT_SLOTS_MAX`] a round. Nothing is allocated here after start, but
+//! [`READS_MAX`] and [`TRANSMIT_FRAMES_MAX`] a round. Nothing is allocated here after start, but
 //! for what `objects` and [`tls`] say.
 
 #![forbid(unsafe_code)]
@@ -86,11 +86,6 @@ pub const READS_MAX: usize = 256;
 /// Most frames sent in a round: an answer for each frame received, and a frame for each completion.
 /// Those of 64 KiB are the latter: a millisecond or two of one core.
 pub const TRANSMIT_FRAMES_MAX: usize = RECEIVE_FRAMES_MAX + COMPLETIONS_MAX;
-/// Most of these that bring a slot's bytes. The round after takes the slots back and reads into them again, so a loan
-/// does not last for much longer than sealing and sending so many takes: 0.1 ms in plaintext, 0.2 ms over TLS.
-pub const TRANSMIT_SLOTS_MAX: usize = 8;
-/// Payload of a frame that has come from a slot, and not from text: a block at least.
-const SLOT_FRAME_BYTES_MIN: usize = 4_096;
 
 /// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -619,18 +614,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
             slots,
             ..
         } = self;
-        let (mut offered, mut slots_offered, mut is_full) = (0, 0, false);
+        let (mut offered, mut is_full) = (0, false);
         let mut sink = |frame: &wire::Outgoing<'_>| {
             // The round's limit, not the link's: the next round goes on at once.
-            if offered == TRANSMIT_FRAMES_MAX || slots_offered == TRANSMIT_SLOTS_MAX {
+            if offered == TRANSMIT_FRAMES_MAX {
                 return Transmitted::Full;
             }
-            let last = frame.payload.last().map_or(0, |part| part.len());
-            let sent = link.transmit(now, frame);
-            if sent != Err(TransmitError::Full) {
-                slots_offered += usize::from(last >= SLOT_FRAME_BYTES_MIN);
-            }
-            match sent {
+            match link.transmit(now, frame) {
                 Err(TransmitError::Full) => {
                     is_full = true;
                     Transmitted::Full
