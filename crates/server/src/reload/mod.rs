@@ -118,9 +118,17 @@ impl Source {
             String::from_utf8(bytes.to_vec()).map_err(|_| std::io::ErrorKind::InvalidData.into())
         });
         let file = FileConfig::of_text(path, text)?;
-        let settings = Settings::merge(args.clone(), file)?;
-        let mut waiting = self.settings.source.file.differing(&settings.source.file);
+        let running = &self.settings.source.file;
+        let after_restart = Settings::merge(args.clone(), file.clone())?;
+        let mut waiting = running.differing(&after_restart.source.file);
         waiting.retain(|key| !RELOADED.contains(key));
+        // Redirects lead to the port that is served now.
+        let file = FileConfig {
+            http: running.http.clone(),
+            https: running.https.clone(),
+            ..file
+        };
+        let settings = Settings::merge(args.clone(), file)?;
         Ok(Loaded {
             waiting,
             ..self.load_with(&settings)?

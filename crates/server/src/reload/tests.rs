@@ -12,14 +12,18 @@ use crate::run::wait;
 use crate::settings::{CommonArgs, Settings};
 use crate::tls::tests::certificates::{Files, good_certificate, good_key};
 
-/// A source whose files are `cert.pem`, `key.pem` and `atlas.toml`.
+/// A source whose files are `cert.pem`, `key.pem` and `atlas.toml`, with https by a flag.
 fn source(files: &Files, config: &str) -> Source {
+    source_with(files, config, Some("443"))
+}
+
+fn source_with(files: &Files, config: &str, https: Option<&str>) -> Source {
     let pair = files.pair(good_certificate(), good_key());
     let args = CommonArgs {
         config: Some(files.write("atlas.toml", config)),
         certificates: vec![pair.certificate.path],
         keys: vec![pair.key.path],
-        https: Some("443".into()),
+        https: https.map(Into::into),
         ..CommonArgs::default()
     };
     let settings = Settings::resolve(args).unwrap();
@@ -139,6 +143,29 @@ fn all_of_it_is_read_again_or_nothing() {
     assert!(source.load().unwrap_err().to_string().contains("key.pem"));
     let first = source.load_first().unwrap_err().to_string();
     assert!(first.contains("key.pem"), "{first}");
+}
+
+#[test]
+fn a_redirect_leads_to_the_port_that_is_served_until_the_restart() {
+    let files = Files::new();
+    let config = |port| format!("https = {port}\n[[site]]\nredirect_to_https = true\n");
+    let source = source_with(&files, &config(443), None);
+    files.write("atlas.toml", config(8443));
+    let loaded = source.load().unwrap();
+    assert_eq!(loaded.waiting, ["https"]);
+    let head = b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let http::Parsed::Complete { request, .. } = http::parse_request(head) else {
+        panic!("a whole head");
+    };
+    let client = sites::Client {
+        source: std::net::Ipv4Addr::LOCALHOST.into(),
+        is_secure: false,
+        unix_seconds: 0,
+    };
+    let to = "https://a.example/x".to_owned();
+    let verdict = loaded.sites.decide(&request, &client);
+    let moved = sites::Verdict::Redirect(http::Status::MovedPermanently, to);
+    assert_eq!(verdict, moved);
 }
 
 #[test]
