@@ -19,6 +19,7 @@ pub mod names;
 pub mod networks;
 mod proxies;
 pub mod rules;
+mod template;
 
 use std::net::IpAddr;
 

@@ -11,6 +11,7 @@ use http::{ReplyConfig, Request, Status};
 
 use crate::links::Links;
 use crate::networks::SourceFilter;
+use crate::template::{self, Piece};
 
 /// Most rules of a site.
 pub const RULES_MAX: usize = 256;
@@ -91,22 +92,21 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redirect {
     status: Status,
-    pieces: Vec<Piece>,
+    pieces: Vec<Piece<Variable>>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Piece {
-    Text(Box<str>),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Variable {
     Host,
     Path,
     PathAndQuery,
 }
 
 /// Longer names first, since the shorter ones begin like them.
-const VARIABLES: [(&str, Piece); 3] = [
-    ("$request_uri", Piece::PathAndQuery),
-    ("$host", Piece::Host),
-    ("$uri", Piece::Path),
+const VARIABLES: [(&str, Variable); 3] = [
+    ("$request_uri", Variable::PathAndQuery),
+    ("$host", Variable::Host),
+    ("$uri", Variable::Path),
 ];
 
 /// Why something cannot be redirected to.
@@ -144,24 +144,7 @@ impl Redirect {
         if !text.bytes().all(belongs) || !(begins("/") || begins("http://") || begins("https://")) {
             return Err(RedirectProblem::Syntax);
         }
-        let mut pieces = Vec::new();
-        let mut rest = text;
-        while !rest.is_empty() {
-            let variable = VARIABLES.iter().find(|(name, _)| rest.starts_with(name));
-            let length = match variable {
-                Some((name, piece)) => {
-                    pieces.push(piece.clone());
-                    name.len()
-                }
-                None if rest.starts_with('$') => return Err(RedirectProblem::Variable),
-                None => {
-                    let end = rest.find('$').unwrap_or(rest.len());
-                    pieces.push(Piece::Text(rest[..end].into()));
-                    end
-                }
-            };
-            rest = &rest[length..];
-        }
+        let pieces = template::split(text, &VARIABLES).ok_or(RedirectProblem::Variable)?;
         Ok(Self { status, pieces })
     }
 
@@ -176,9 +159,9 @@ impl Redirect {
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => location.push_str(text),
-                Piece::Host => location.push_str(host_of(request)),
-                Piece::Path => request.push_path(&mut location),
-                Piece::PathAndQuery => {
+                Piece::Variable(Variable::Host) => location.push_str(host_of(request)),
+                Piece::Variable(Variable::Path) => request.push_path(&mut location),
+                Piece::Variable(Variable::PathAndQuery) => {
                     request.push_path(&mut location);
                     request.push_query(&mut location);
                 }

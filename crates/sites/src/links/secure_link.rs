@@ -10,13 +10,14 @@ use md5::{Digest as _, Md5};
 use subtle::ConstantTimeEq as _;
 
 use super::{Asked, LinkKey, decimal};
+use crate::template::{self, Piece};
 
 /// Most pieces of an expression.
 const PIECES_MAX: usize = 16;
 
 /// What is hashed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Expression(Vec<Piece>);
+pub struct Expression(Vec<Piece<Variable>>);
 
 /// Why something is no expression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -33,20 +34,19 @@ pub enum ExpressionProblem {
     TooLong,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Piece {
-    Text(Box<str>),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Variable {
     Expires,
     Path,
     Source,
     Key,
 }
 
-const VARIABLES: [(&str, Piece); 4] = [
-    ("$secure_link_expires", Piece::Expires),
-    ("$uri", Piece::Path),
-    ("$remote_addr", Piece::Source),
-    ("$key", Piece::Key),
+const VARIABLES: [(&str, Variable); 4] = [
+    ("$secure_link_expires", Variable::Expires),
+    ("$uri", Variable::Path),
+    ("$remote_addr", Variable::Source),
+    ("$key", Variable::Key),
 ];
 
 impl Expression {
@@ -55,28 +55,13 @@ impl Expression {
     /// # Errors
     /// [`ExpressionProblem`].
     pub fn parse(text: &str) -> Result<Self, ExpressionProblem> {
-        let mut pieces = Vec::new();
-        let mut rest = text;
-        while !rest.is_empty() {
-            let variable = VARIABLES.iter().find(|(name, _)| rest.starts_with(name));
-            let length = match variable {
-                Some((name, piece)) => {
-                    pieces.push(piece.clone());
-                    name.len()
-                }
-                None if rest.starts_with('$') => return Err(ExpressionProblem::Variable),
-                None => {
-                    let end = rest.find('$').unwrap_or(rest.len());
-                    pieces.push(Piece::Text(rest[..end].into()));
-                    end
-                }
-            };
-            rest = &rest[length..];
-        }
+        let pieces = template::split(text, &VARIABLES).ok_or(ExpressionProblem::Variable)?;
         if pieces.len() > PIECES_MAX {
             return Err(ExpressionProblem::TooLong);
         }
-        if !pieces.contains(&Piece::Path) || !pieces.contains(&Piece::Key) {
+        if !pieces.contains(&Piece::Variable(Variable::Path))
+            || !pieces.contains(&Piece::Variable(Variable::Key))
+        {
             return Err(ExpressionProblem::Missing);
         }
         Ok(Self(pieces))
@@ -92,7 +77,7 @@ impl Expression {
         asked: &Asked<'_>,
     ) -> bool {
         let is_made = |key: &LinkKey| bool::from(self.hash(expires, key, asked).ct_eq(hash));
-        let has_time = self.0.contains(&Piece::Expires);
+        let has_time = self.0.contains(&Piece::Variable(Variable::Expires));
         let is_over = || decimal(expires).is_none_or(|expires| expires < asked.unix_seconds);
         keys.iter().any(is_made) && !(has_time && is_over())
     }
@@ -102,13 +87,13 @@ impl Expression {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => hash.update(text.as_bytes()),
-                Piece::Expires => hash.update(expires),
-                Piece::Path => hash.update(asked.path.as_bytes()),
-                Piece::Source => {
+                Piece::Variable(Variable::Expires) => hash.update(expires),
+                Piece::Variable(Variable::Path) => hash.update(asked.path.as_bytes()),
+                Piece::Variable(Variable::Source) => {
                     // Hashing takes every byte.
                     let _ = write!(hash, "{}", asked.source);
                 }
-                Piece::Key => hash.update(&key.0),
+                Piece::Variable(Variable::Key) => hash.update(&key.0),
             }
         }
         base64url(hash.finalize().into())
