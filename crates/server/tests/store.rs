@@ -426,7 +426,7 @@ fn sizes_and_names_that_make_no_sense_are_refused() {
         (&["init", "small", "--size", "1M"], "at least"),
         (
             &["init", "odd", "--size", "many"],
-            "--size many: not a size",
+            "--size many: expected a size such as 64G or 64MiB",
         ),
         (&["init", "image", "--size", "8M"], "it exists"),
         (&["init", "new,new", "--size", "8M"], "named twice"),

@@ -226,7 +226,9 @@ pub(crate) struct StoreInitArgs {
     #[arg(value_name = "STORE")]
     pub store: PathBuf,
 
-    /// Make image files of this size (bytes, or with K, M, G, T) where there are none
+    /// Make image files of this size where there are none: bytes, or like 64G, 64GiB or 64GB
+    ///
+    /// K, M, G and T, and KiB, MiB, GiB and TiB, are powers of 1024; kB, MB, GB and TB are powers of 1000.
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
 

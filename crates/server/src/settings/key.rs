@@ -5,7 +5,9 @@
 //! It refuses defaults: a value's default is that of the struct that keeps it, and the page shows it. Bounds: a
 //! fixed table.
 
-use super::Settings;
+use super::amount::{AmountProblem, TimeUnit, parse_duration, parse_number, parse_rate};
+use super::{Origin, Settings};
+use crate::failure::Failure;
 
 /// The value that disables a port.
 pub(super) const OFF: &str = "off";
@@ -43,6 +45,10 @@ pub(crate) enum Kind {
     Switch,
     /// A whole number.
     Number(Number),
+    /// A duration. A number alone is of this unit, as the key's name says.
+    Duration(TimeUnit, Number),
+    /// Bytes a second, or a rate with its unit.
+    Rate(Number),
     /// A whole number, or [`OFF`].
     Port(Number),
     /// Anything else, as the documentation says it.
@@ -56,7 +62,7 @@ pub(crate) enum Kind {
     },
 }
 
-/// What a whole number may be.
+/// What a number may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Number {
     /// What one of it is.
@@ -77,6 +83,29 @@ pub(super) const fn number(
 ) -> Kind {
     Kind::Number(Number {
         unit,
+        default,
+        least,
+        most,
+    })
+}
+
+/// A duration of a key whose name ends with `_us` or `_seconds`.
+pub(super) const fn duration(unit: TimeUnit, default: &'static str, least: u64, most: u64) -> Kind {
+    Kind::Duration(
+        unit,
+        Number {
+            unit: unit.name(),
+            default,
+            least,
+            most,
+        },
+    )
+}
+
+/// A rate, in bytes a second.
+pub(super) const fn rate(default: &'static str, least: u64, most: u64) -> Kind {
+    Kind::Rate(Number {
+        unit: "bytes a second",
         default,
         least,
         most,
@@ -108,9 +137,48 @@ impl Key {
     #[must_use]
     pub(crate) const fn number(&self) -> Number {
         match self.kind {
-            Kind::Number(number) | Kind::Port(number) => number,
+            Kind::Number(number)
+            | Kind::Duration(_, number)
+            | Kind::Rate(number)
+            | Kind::Port(number) => number,
             Kind::Switch | Kind::Text { .. } => panic!("invariant: the setting is a number"),
         }
+    }
+
+    /// The amount that was written, if it is in the key's range: microseconds of a duration, bytes a second of a
+    /// rate, else a number.
+    pub(super) fn parse_amount(&self, text: &str, origin: &Origin) -> Result<u64, Failure> {
+        let Number {
+            unit, least, most, ..
+        } = self.number();
+        let (amount, scale) = match self.kind {
+            Kind::Duration(unit, _) => (parse_duration(text, unit), unit.microseconds()),
+            Kind::Rate(_) => (parse_rate(text), 1),
+            _ => (parse_number(text), 1),
+        };
+        let problem = match amount {
+            Ok(amount) if (least * scale..=most * scale).contains(&amount) => return Ok(amount),
+            Ok(_) | Err(AmountProblem::Range) => "out of range",
+            Err(AmountProblem::BitsOrBytes) => {
+                "bits or bytes? expected a rate such as 10MB/s or 80Mbit/s"
+            }
+            Err(AmountProblem::Syntax) => match self.kind {
+                Kind::Duration(TimeUnit::Seconds, _) => "expected a duration such as 20s or 1h30m",
+                Kind::Duration(TimeUnit::Microseconds, _) => {
+                    "expected a duration such as 50us or 1ms"
+                }
+                Kind::Rate(_) => "expected a rate such as 10MB/s or 80Mbit/s",
+                _ => "expected a whole number",
+            },
+        };
+        let otherwise = match self.kind {
+            Kind::Port(_) => ", or off",
+            _ => "",
+        };
+        Err(Failure::refused(
+            format!("{origin} {text}: {problem}"),
+            format!("use {least} to {most} ({unit}){otherwise}"),
+        ))
     }
 
     /// The row: key, flag, unit, default, range, meaning. `defaults` are the settings when nothing is
@@ -125,17 +193,25 @@ impl Key {
             format!("`{flag}`")
         };
         let (unit, default, range) = match self.kind {
-            Kind::Switch => ("boolean", "", "`true`, `false`".into()),
-            Kind::Number(number) => (number.unit, number.default, number.range()),
+            Kind::Switch => ("boolean".to_owned(), "", "`true`, `false`".into()),
+            Kind::Number(number) => (number.unit.into(), number.default, number.range()),
+            Kind::Duration(unit, number) => {
+                let unit = format!("duration, or {}", unit.name());
+                (unit, number.default, number.range())
+            }
+            Kind::Rate(number) => {
+                let unit = format!("rate, or {}", number.unit);
+                (unit, number.default, number.range())
+            }
             Kind::Port(number) => {
                 let range = format!("{}, or `\"{OFF}\"`", number.range());
-                (number.unit, number.default, range)
+                (number.unit.into(), number.default, range)
             }
             Kind::Text {
                 unit,
                 default,
                 range,
-            } => (unit, default, range.into()),
+            } => (unit.into(), default, range.into()),
         };
         let shown = (self.shown)(defaults).map(|value| format!("`{value}`"));
         let default = shown.unwrap_or_else(|| default.into());

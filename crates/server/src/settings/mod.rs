@@ -6,6 +6,7 @@
 //! Every error names the flag or key, the value and the remedy. Bounds:
 //! the ranges of the keys in [`table`].
 
+mod amount;
 pub(crate) mod cidr;
 pub(crate) mod cli;
 mod file;
@@ -39,7 +40,8 @@ use worker::tls::CERTIFICATES_MAX;
 use crate::observe::trace::{Peers, TraceSettings};
 use crate::tls::{NamedPath, PairPaths};
 
-pub(crate) use file::{CertificateTable, NumberOrAuto, WholeNumber};
+pub(crate) use amount::parse_size;
+pub(crate) use file::{Amount, CertificateTable};
 pub(crate) use key::{Key, Number};
 pub(crate) use link::{LinkChoice, MacSetting};
 pub(crate) use table::{CommonArgs, FileConfig, documentation};
@@ -48,7 +50,7 @@ pub(crate) use user::UserName;
 use link::{
     check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,
 };
-use place::{Place as _, Whole, check_range, narrow};
+use place::{Place as _, Whole, narrow};
 use sources::{resolve_list, resolve_sources};
 
 /// Most addresses one server answers at.
@@ -312,7 +314,7 @@ impl Settings {
             ..Self::default()
         };
         settings.resolve_network(&keys, &mut file)?;
-        let workers = file.workers.take().map(|NumberOrAuto(text)| text);
+        let workers = file.workers.take().map(|Amount(text)| text);
         let origin = keys.origin(&table::WORKERS);
         settings.workers = parse_workers(workers.as_deref(), &origin, &settings.link)?;
         // What depends on nothing else.
@@ -347,11 +349,13 @@ impl Settings {
         self.zero_copy_origin = keys.origin(&table::ZERO_COPY);
         let zero_copy = file.zero_copy.take();
         self.zero_copy = parse_zero_copy(zero_copy.as_deref(), &self.zero_copy_origin, &self.link)?;
-        if let Some(WholeNumber(text)) = file.busy_poll_us.take() {
+        if let Some(Amount(text)) = file.busy_poll_us.take() {
             let origin = keys.origin(&table::BUSY_POLL_US);
-            let polled = check_range(&text, &table::BUSY_POLL_US.number(), &origin, "")?;
-            let pause = file.coalesce_us.as_ref();
-            let has_coalescing = pause.is_some_and(|WholeNumber(pause)| pause != "0");
+            let polled = table::BUSY_POLL_US.parse_amount(&text, &origin)?;
+            let pause = file.coalesce_us.as_ref().map(|Amount(text)| {
+                table::COALESCE_US.parse_amount(text, &keys.origin(&table::COALESCE_US))
+            });
+            let has_coalescing = pause.transpose()?.is_some_and(|pause| pause > 0);
             self.busy_poll = check_busy_poll(polled, &origin, &self.link, has_coalescing)?;
         }
         self.addresses_origin = keys.origin(&table::ADDRESS);

@@ -13,8 +13,8 @@ use session::CongestionControl;
 
 use super::Origin;
 use super::UserName;
-use super::file::{PortOrOff, Seconds, WholeNumber};
-use super::key::{Key, Number, OFF};
+use super::file::Amount;
+use super::key::{Key, OFF};
 use crate::failure::Failure;
 use crate::observe::access_log::{AccessLogTarget, Format};
 use crate::run::coalescing::Pauses;
@@ -113,9 +113,9 @@ impl Whole for Pauses {
     }
 }
 
-impl<T: Whole> Place<WholeNumber> for T {
-    fn set(&mut self, written: WholeNumber, key: &Key, origin: &Origin) -> Result<(), Failure> {
-        *self = T::of(check_range(&written.0, &key.number(), origin, "")?);
+impl<T: Whole> Place<Amount> for T {
+    fn set(&mut self, written: Amount, key: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = T::of(key.parse_amount(&written.0, origin)?);
         Ok(())
     }
 
@@ -124,10 +124,9 @@ impl<T: Whole> Place<WholeNumber> for T {
     }
 }
 
-impl Place<Seconds> for Duration {
-    fn set(&mut self, written: Seconds, key: &Key, origin: &Origin) -> Result<(), Failure> {
-        let text = written.0.to_string();
-        *self = Self::from_secs(check_range(&text, &key.number(), origin, "")?);
+impl Place<Amount> for Duration {
+    fn set(&mut self, written: Amount, key: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = Self::from_micros(key.parse_amount(&written.0, origin)?);
         Ok(())
     }
 
@@ -136,16 +135,11 @@ impl Place<Seconds> for Duration {
     }
 }
 
-impl Place<PortOrOff> for Option<u16> {
-    fn set(&mut self, written: PortOrOff, key: &Key, origin: &Origin) -> Result<(), Failure> {
+impl Place<Amount> for Option<u16> {
+    fn set(&mut self, written: Amount, key: &Key, origin: &Origin) -> Result<(), Failure> {
         *self = match written.0.as_str() {
             OFF => None,
-            text => Some(narrow(check_range(
-                text,
-                &key.number(),
-                origin,
-                ", or off",
-            )?)),
+            text => Some(narrow(key.parse_amount(text, origin)?)),
         };
         Ok(())
     }
@@ -244,34 +238,6 @@ impl Place<String> for Option<(UserName, Origin)> {
         })?;
         *self = Some((name, origin.clone()));
         Ok(())
-    }
-}
-
-/// `otherwise` is what else than a number could be written.
-pub(super) fn check_range(
-    text: &str,
-    number: &Number,
-    origin: &Origin,
-    otherwise: &str,
-) -> Result<u64, Failure> {
-    let Number {
-        unit, least, most, ..
-    } = number;
-    match text.parse() {
-        Ok(value) if (*least..=*most).contains(&value) => Ok(value),
-        _ => {
-            let digits = text.strip_prefix('-').unwrap_or(text);
-            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            let problem = if is_number {
-                "out of range"
-            } else {
-                "not a whole number"
-            };
-            Err(Failure::refused(
-                format!("{origin} {text}: {problem}"),
-                format!("use {least} to {most} ({unit}){otherwise}"),
-            ))
-        }
     }
 }
 

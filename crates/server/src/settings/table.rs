@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 
-use super::file::{CertificateTable, NumberOrAuto, PortOrOff, Seconds, Typed, WholeNumber};
-use super::key::{Key, Kind, number, port, settings, text};
+use super::amount::TimeUnit::{Microseconds, Seconds};
+use super::file::{Amount, CertificateTable, Typed};
+use super::key::{Key, Kind, duration, number, port, rate, settings, text};
 use super::place::Place;
 use super::sites::SiteTable;
 use super::{Keys, Settings};
@@ -158,7 +159,7 @@ settings! {
             deny: Vec<String>,
         };
 
-    HTTP = http: PortOrOff => http_port,
+    HTTP = http: Amount => http_port,
         port("TCP port", "", 1, 65_535),
         "Port of plain HTTP.",
         flag "--http" {
@@ -167,7 +168,7 @@ settings! {
             http: Option<String>,
         };
 
-    HTTPS = https: PortOrOff,
+    HTTPS = https: Amount,
         port("TCP port", "`\"off\"`", 1, 65_535),
         "Port of HTTP over TLS 1.3 and 1.2, another than `http`. Needs a `certificate`.",
         flag "--https" {
@@ -268,8 +269,8 @@ settings! {
          router's report. As `tcp_mtu_probing = 1` of Linux. `false`: routers' reports alone reduce \
          the packet size, for the rest of the connection.";
 
-    CONNECTION_RATE_MAX = connection_rate_max: WholeNumber => conductor.tcp.rate_max,
-        number("bytes a second", "found at start", 10_000, 100_000_000_000),
+    CONNECTION_RATE_MAX = connection_rate_max: Amount => conductor.tcp.rate_max,
+        rate("found at start", 10_000, 100_000_000_000),
         "Most that one connection is sent. Every reply has it, and a client may have several \
          connections.";
 
@@ -287,7 +288,7 @@ settings! {
             core_dumps: bool,
         };
 
-    WORKERS = workers: NumberOrAuto,
+    WORKERS = workers: Amount,
         text("threads, or string", "`1`", "1-64, `auto`"),
         "Threads that serve, each with a queue of the interface, a ring of the disk and buffers of \
          its own. `auto`: one for each processor that the server may use, of several NUMA nodes at \
@@ -439,84 +440,84 @@ settings! {
          PATH must then be whole namespaces of NVMe controllers, such as `/dev/nvme0n1`, which \
          other programs may use as well; not `nvme:ADDRESS`.";
 
-    CONNECTIONS_MAX = connections_max: WholeNumber => limits.connections_max,
+    CONNECTIONS_MAX = connections_max: Amount => limits.connections_max,
         number("connections", "", 1, 1_048_576),
         "Connections at once; half-open ones are bounded apart. For one more, the connection that \
          has waited longest for a request is closed, if for a second at least; without one, the new \
          client is refused. Their table is made at start.";
 
-    CONNECTIONS_PER_SOURCE_MAX = connections_per_source_max: WholeNumber => limits.connections_per_source_max,
+    CONNECTIONS_PER_SOURCE_MAX = connections_per_source_max: Amount => limits.connections_per_source_max,
         number("connections", "no limit", 1, 1_048_576),
         "Connections at once of one IPv4 address, or of one IPv6 network of 64 bits. More are \
          refused. Thousands of clients may share the IPv4 address of a carrier's NAT.";
 
-    SLOTS = slots: WholeNumber => limits.slots,
+    SLOTS = slots: Amount => limits.slots,
         number("buffers of 64 KiB", "", 16, 65_536),
         "Buffers that reads go to and segments leave from: 72 KiB of memory each, 128 KiB where \
          frames are sent from them. What is needed is rate x disk latency, not rate x round-trip \
          time.";
 
-    DISK_QUEUE_DEPTH = disk_queue_depth: WholeNumber => limits.disk_queue_depth,
+    DISK_QUEUE_DEPTH = disk_queue_depth: Amount => limits.disk_queue_depth,
         number("reads", "", 1, 4_096),
         "Reads in flight at once.";
 
-    COALESCE_US = coalesce_us: WholeNumber => limits.coalesce,
-        number("microseconds", "by round-trip times: 100 to 1000", 0, 10_000),
+    COALESCE_US = coalesce_us: Amount => limits.coalesce,
+        duration(Microseconds, "by round-trip times: 100 to 1000", 0, 10_000),
         "While frames and reads come faster than one in this time, the worker sleeps that long \
          instead of being woken by each, and handles them together: more traffic for a core, and up \
          to this much latency. If it is not given, a sixteenth of the shortest round-trip time of \
          the clients that are there, but 100 at least and 1000 at most. `0`: never.";
 
-    BUSY_POLL_US = busy_poll_us: WholeNumber,
-        number("microseconds", "`0`", 0, 1_000_000),
+    BUSY_POLL_US = busy_poll_us: Amount,
+        duration(Microseconds, "`0`", 0, 1_000_000),
         "With `xdp:` and `xdp+packet:`: for how long a worker that has nothing to do goes on \
          polling the network device before it sleeps. In place of `coalesce_us`. `0`: it sleeps at \
          once. [What it takes](deploy.md#busy-polling).",
         flag "--busy-poll" {
-            /// Poll the device for so many microseconds without work, then sleep: 0 to 1000000 [default: 0]
+            /// Poll the device for so long without work, then sleep, like 50us: 0 to 1s [default: 0]
             ///
-            /// With xdp:IFACE and xdp+packet:IFACE. Under traffic each worker then uses all of its core; an idle
+            /// A number alone is of microseconds. With xdp:IFACE and xdp+packet:IFACE. Under traffic each worker then uses all of its core; an idle
             /// server sleeps. The interface should defer its interrupts: docs/run/deploy.md says how.
-            #[arg(long, value_name = "MICROSECONDS")]
+            #[arg(long, value_name = "DURATION")]
             busy_poll: Option<String>,
         };
 
-    OBJECTS_MAX = objects_max: WholeNumber => limits.objects_max,
+    OBJECTS_MAX = objects_max: Amount => limits.objects_max,
         number("files", "found at start", 1, 65_000),
         "Files held open at once, one descriptor each; by default as many as `RLIMIT_NOFILE` \
          allows. When all are in use, requests for others wait, and get 503 after ten seconds.";
 
-    TLS_KEY_RECORDS_MAX = tls_key_records_max: WholeNumber => limits.tls_key_records_max,
+    TLS_KEY_RECORDS_MAX = tls_key_records_max: Amount => limits.tls_key_records_max,
         number("records", "2^23 with AES-GCM, else none", 64, 1 << 23),
         "Records sealed under one key of a TLS connection, at most; then the key is changed (TLS \
          1.3) or the connection ends (TLS 1.2). What its suite allows is never exceeded.";
 
-    HEAD_TIMEOUT_SECONDS = head_timeout_seconds: Seconds => conductor.head_timeout,
-        number("seconds", "", 1, 3_600),
+    HEAD_TIMEOUT_SECONDS = head_timeout_seconds: Amount => conductor.head_timeout,
+        duration(Seconds, "", 1, 3_600),
         "A client has this long to finish a request head (after it, 408), or the handshake of TLS.";
 
-    IDLE_TIMEOUT_SECONDS = idle_timeout_seconds: Seconds => conductor.idle_timeout,
-        number("seconds", "", 1, 86_400),
+    IDLE_TIMEOUT_SECONDS = idle_timeout_seconds: Amount => conductor.idle_timeout,
+        duration(Seconds, "", 1, 86_400),
         "A connection without a request is closed after this, from the acknowledgment of its last \
          reply on, if it has had one.";
 
-    SEND_TIMEOUT_SECONDS = send_timeout_seconds: Seconds => conductor.send_timeout,
-        number("seconds", "", 1, 3_600),
+    SEND_TIMEOUT_SECONDS = send_timeout_seconds: Amount => conductor.send_timeout,
+        duration(Seconds, "", 1, 3_600),
         "A client that acknowledges less of its reply than 256 bytes a second, over this time, is \
          reset.";
 
-    REPLACED_TIMEOUT_SECONDS = replaced_timeout_seconds: Seconds => limits.replaced_timeout,
-        number("seconds", "", 1, 604_800),
+    REPLACED_TIMEOUT_SECONDS = replaced_timeout_seconds: Amount => limits.replaced_timeout,
+        duration(Seconds, "", 1, 604_800),
         "A file or object that was replaced or removed is sent on for this long to the clients that \
          had asked for it before; then they are reset, and its space can be used again.";
 
-    SHUTDOWN_DELAY_SECONDS = shutdown_delay_seconds: Seconds => limits.shutdown_delay,
-        number("seconds", "", 0, 3_600),
+    SHUTDOWN_DELAY_SECONDS = shutdown_delay_seconds: Amount => limits.shutdown_delay,
+        duration(Seconds, "", 0, 3_600),
         "After SIGINT or SIGTERM, the server goes on for this long, new connections included, while \
          `/ready` is 503: a balancer or DNS has this long to send clients elsewhere.";
 
-    SHUTDOWN_GRACE_SECONDS = shutdown_grace_seconds: Seconds => limits.shutdown_grace,
-        number("seconds", "", 0, 3_600),
+    SHUTDOWN_GRACE_SECONDS = shutdown_grace_seconds: Amount => limits.shutdown_grace,
+        duration(Seconds, "", 0, 3_600),
         "After SIGINT or SIGTERM, and `shutdown_delay_seconds`, replies in progress have this long to \
          finish; the rest is reset.";
 }

@@ -269,7 +269,7 @@ fn a_refusal_names_the_flag_or_the_key() {
     );
     for word in ["www", "", "-", "8o", "8.0"] {
         let refusal = with_flags(|args| args.http = Some(word.into())).unwrap_err();
-        let start = format!("--http {word}: not a whole number; use 1 to 65535");
+        let start = format!("--http {word}: expected a whole number; use 1 to 65535");
         assert!(refusal.starts_with(&start), "{refusal}");
     }
     for number in ["-1", "65536", "99999999999999999999"] {
@@ -289,6 +289,8 @@ fn only_the_device_of_an_xdp_link_is_polled() {
         let settings = file(link, polled).unwrap();
         assert_eq!(settings.busy_poll, Duration::from_micros(50));
         let settings = file(link, "busy_poll_us = 50\ncoalesce_us = 0").unwrap();
+        assert_eq!(settings.busy_poll, Duration::from_micros(50));
+        let settings = file(link, "busy_poll_us = 50\ncoalesce_us = \"0us\"").unwrap();
         assert_eq!(settings.busy_poll, Duration::from_micros(50));
         let settings = file(link, "busy_poll_us = 0\ncoalesce_us = 7").unwrap();
         assert_eq!(settings.busy_poll, Duration::ZERO);
@@ -332,10 +334,11 @@ fn only_the_device_of_an_xdp_link_is_polled() {
             .unwrap_err()
             .starts_with("--busy-poll 1000001: out of range")
     );
+    assert_eq!(typed("5us").unwrap().busy_poll, Duration::from_micros(5));
     assert!(
-        typed("5us")
+        typed("5 x")
             .unwrap_err()
-            .starts_with("--busy-poll 5us: not a whole number")
+            .starts_with("--busy-poll 5 x: expected a duration such as 50us or 1ms")
     );
 }
 
@@ -381,32 +384,45 @@ fn each_limit_holds_on_both_sides() {
 fn times_are_seconds_or_have_a_unit() {
     let of = |text: &str| {
         let settings = with_file(&format!("idle_timeout_seconds = {text}"))?;
-        Ok::<_, String>(settings.conductor.idle_timeout.as_secs())
+        Ok::<_, String>(settings.conductor.idle_timeout)
     };
-    for (text, seconds) in [
-        ("20", 20),
-        ("\"20s\"", 20),
-        ("\"2m\"", 120),
-        ("\"24h\"", 86_400),
+    for (text, milliseconds) in [
+        ("20", 20_000),
+        ("\"20\"", 20_000),
+        ("\"75 s\"", 75_000),
+        ("\"1h30m\"", 5_400_000),
+        ("\"24h\"", 86_400_000),
+        ("\"1500ms\"", 1_500),
     ] {
-        assert_eq!(of(text), Ok(seconds), "{text}");
+        assert_eq!(of(text), Ok(Duration::from_millis(milliseconds)), "{text}");
     }
-    let refusal = of("\"25h\"").unwrap_err();
-    assert!(
-        refusal.contains("idle_timeout_seconds 90000: out of range"),
-        "{refusal}"
-    );
-    let huge = format!("\"{}h\"", i64::MAX);
-    for text in [
-        "\"20\"", "\"s\"", "\"2 m\"", "\"1d\"", "\"1.5m\"", "1.5", &huge,
+    for (text, problem) in [
+        ("25h", "out of range"),
+        ("999ms", "out of range"),
+        ("1.5m", "expected a duration such as 20s or 1h30m"),
     ] {
-        let text = format!("idle_timeout_seconds = {text}");
-        let refusal = FileConfig::parse(&text).unwrap_err();
-        assert!(
-            refusal.contains("line 1") && refusal.contains("\"20s\""),
-            "{refusal}"
+        assert_eq!(
+            of(&format!("\"{text}\"")).unwrap_err(),
+            format!("atlas.toml: idle_timeout_seconds {text}: {problem}; use 1 to 86400 (seconds)")
         );
     }
+}
+
+#[test]
+fn rates_are_bytes_a_second_or_have_a_unit() {
+    let of = |text: &str| {
+        let settings = with_file(&format!("connection_rate_max = {text}"))?;
+        Ok::<_, String>(settings.conductor.tcp.rate_max)
+    };
+    for text in ["10_000", "\"10kB/s\"", "\"80kbit/s\""] {
+        assert_eq!(of(text), Ok(Some(10_000)), "{text}");
+    }
+    assert_eq!(
+        of("\"10M\"").unwrap_err(),
+        "atlas.toml: connection_rate_max 10M: bits or bytes? expected a rate such as 10MB/s or 80Mbit/s; \
+         use 10000 to 100000000000 (bytes a second)"
+    );
+    assert!(of("\"79kbit/s\"").unwrap_err().contains("out of range"));
 }
 
 #[test]
@@ -450,7 +466,7 @@ fn workers_are_a_number_or_as_many_as_processors() {
     );
     assert_eq!(written("workers = \"auto\""), Ok(expected));
     let problem = FileConfig::parse("workers = true").unwrap_err();
-    assert!(problem.contains("a number or \"auto\""), "{problem}");
+    assert!(problem.contains("expected a whole number"), "{problem}");
 }
 
 #[test]
@@ -727,7 +743,7 @@ fn at_least_one_port_is_served_and_words_other_than_off_are_refused() {
     let word = with_file("https = \"on\"").unwrap_err();
     assert_eq!(
         word,
-        "atlas.toml: https on: not a whole number; use 1 to 65535 (TCP port), or off"
+        "atlas.toml: https on: expected a whole number; use 1 to 65535 (TCP port), or off"
     );
     let useless = with_flags(|args| args.log_tls_secrets = true).unwrap_err();
     assert!(

@@ -17,6 +17,7 @@ use super::transfer::Transfer;
 use super::{Writing, units};
 use crate::failure::Failure;
 use crate::settings::cli::StoreInitArgs;
+use crate::settings::parse_size;
 use crate::start::host;
 use crate::start::refuse_raw;
 
@@ -42,10 +43,10 @@ pub(super) fn run(args: &StoreInitArgs) -> Result<(), Failure> {
 }
 
 fn parse(flag: &str, text: &str) -> Result<u64, Failure> {
-    units::parse_size(text).ok_or_else(|| {
+    parse_size(text).map_err(|_| {
         Failure::refused(
-            format!("{flag} {text}: not a size"),
-            "write bytes, or a number with K, M, G or T",
+            format!("{flag} {text}: expected a size such as 64G or 64MiB"),
+            "write whole bytes, or a number with KiB, MiB, GiB or TiB (or K, M, G, T), or kB, MB, GB or TB",
         )
     })
 }

@@ -32,25 +32,6 @@ pub(super) fn size(bytes: u64) -> String {
     }
 }
 
-/// A size as typed: a number of bytes, or with K, M, G, T or P behind it, and perhaps iB.
-pub(super) fn parse_size(text: &str) -> Option<u64> {
-    let upper = text.to_ascii_uppercase();
-    let digits = upper.trim_end_matches(|it: char| it.is_ascii_alphabetic());
-    let suffix = &upper[digits.len()..];
-    let suffix = suffix.strip_suffix("IB").unwrap_or(suffix);
-    let power = match suffix {
-        "" | "B" => 0,
-        "K" => 1,
-        "M" => 2,
-        "G" => 3,
-        "T" => 4,
-        "P" => 5,
-        _ => return None,
-    };
-    let number: u64 = digits.parse().ok()?;
-    number.checked_mul(1024_u64.pow(power))
-}
-
 /// An object's name for a terminal: control characters, which older versions stored, as escapes, and then
 /// backslashes, too, so that no two names look alike.
 pub(super) fn name(name: &str) -> Cow<'_, str> {
@@ -67,7 +48,7 @@ pub(super) fn name(name: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{name, parse_size, size};
+    use super::{name, size};
 
     #[test]
     fn control_characters_of_names_are_escaped() {
@@ -96,27 +77,6 @@ mod tests {
             (u64::MAX, "16383 PiB"),
         ] {
             assert_eq!(size(bytes), text, "{bytes}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_typed_with_or_without_a_unit() {
-        for (text, bytes) in [
-            ("0", Some(0)),
-            ("4096", Some(4096)),
-            ("4k", Some(4096)),
-            ("64M", Some(64 << 20)),
-            ("64MiB", Some(64 << 20)),
-            ("2T", Some(2 << 40)),
-            ("512B", Some(512)),
-            ("", None),
-            ("M", None),
-            ("-1", None),
-            ("1.5G", None),
-            ("1X", None),
-            ("99999999999P", None),
-        ] {
-            assert_eq!(parse_size(text), bytes, "{text:?}");
         }
     }
 }

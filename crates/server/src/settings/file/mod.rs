@@ -7,9 +7,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use serde::de::{Deserialize, Deserializer, Visitor};
 
-use super::key::{AUTO, OFF};
 use super::table::FileConfig;
 use crate::failure::Failure;
 
@@ -23,94 +22,32 @@ pub(crate) struct CertificateTable {
     pub key: PathBuf,
 }
 
-/// A whole number as it was written, so that one out of range reaches the message that names its range.
+/// A number as it was written, or a word or a number with its unit: what is right, the key says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct WholeNumber(pub String);
+pub(crate) struct Amount(pub String);
 
-/// A port as it was written: a number, or a word, which is [`OFF`] if it is right.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct PortOrOff(pub String);
-
-/// A number of workers as it was written: a number, or a word, which is [`AUTO`] if it is right.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct NumberOrAuto(pub String);
-
-impl<'de> Deserialize<'de> for WholeNumber {
+impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        i64::deserialize(deserializer).map(|number| Self(number.to_string()))
+        deserializer.deserialize_any(AmountVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for PortOrOff {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expecting = format!("a TCP port or \"{OFF}\"");
-        deserializer
-            .deserialize_any(NumberOrWord(expecting))
-            .map(Self)
-    }
-}
+/// Takes both as text.
+struct AmountVisitor;
 
-impl<'de> Deserialize<'de> for NumberOrAuto {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expecting = format!("a number or \"{AUTO}\"");
-        deserializer
-            .deserialize_any(NumberOrWord(expecting))
-            .map(Self)
-    }
-}
-
-/// A time as it was written: whole seconds, or a number with its unit, `"20s"`, `"2m"`, `"1h"`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Seconds(pub i64);
-
-impl<'de> Deserialize<'de> for Seconds {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(SecondsVisitor)
-    }
-}
-
-struct SecondsVisitor;
-
-impl Visitor<'_> for SecondsVisitor {
-    type Value = Seconds;
+impl Visitor<'_> for AmountVisitor {
+    type Value = Amount;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("whole seconds, or a whole number with s, m or h like \"20s\"")
+        f.write_str("a whole number, or text")
     }
 
-    fn visit_i64<E>(self, seconds: i64) -> Result<Seconds, E> {
-        Ok(Seconds(seconds))
+    fn visit_i64<E>(self, number: i64) -> Result<Amount, E> {
+        Ok(Amount(number.to_string()))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Seconds, E> {
-        let units = [("s", 1), ("m", 60), ("h", 3_600)];
-        let seconds = units.into_iter().find_map(|(unit, seconds)| {
-            let count: i64 = text.strip_suffix(unit)?.parse().ok()?;
-            count.checked_mul(seconds)
-        });
-        let unexpected = Unexpected::Str(text);
-        seconds
-            .map(Seconds)
-            .ok_or_else(|| E::invalid_value(unexpected, &self))
-    }
-}
-
-/// Takes both as text. Says this where it finds anything else.
-struct NumberOrWord(String);
-
-impl Visitor<'_> for NumberOrWord {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<String, E> {
-        Ok(number.to_string())
-    }
-
-    fn visit_str<E>(self, word: &str) -> Result<String, E> {
-        Ok(word.into())
+    fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
+        Ok(Amount(text.into()))
     }
 }
 
@@ -126,21 +63,9 @@ impl<W: Clone> Typed<W> for Option<W> {
     }
 }
 
-impl Typed<WholeNumber> for Option<String> {
-    fn given(&self) -> Option<WholeNumber> {
-        self.clone().map(WholeNumber)
-    }
-}
-
-impl Typed<PortOrOff> for Option<String> {
-    fn given(&self) -> Option<PortOrOff> {
-        self.clone().map(PortOrOff)
-    }
-}
-
-impl Typed<NumberOrAuto> for Option<String> {
-    fn given(&self) -> Option<NumberOrAuto> {
-        self.clone().map(NumberOrAuto)
+impl Typed<Amount> for Option<String> {
+    fn given(&self) -> Option<Amount> {
+        self.clone().map(Amount)
     }
 }
 

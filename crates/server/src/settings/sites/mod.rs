@@ -15,7 +15,7 @@ use sites::networks::SourceFilter;
 use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
 
-use super::file::WholeNumber;
+use super::file::Amount;
 use super::sources::resolve_list;
 use super::{Settings, parse_headers};
 use crate::failure::Failure;
@@ -101,7 +101,7 @@ table! {
         redirect: String, "string", "a URL, or a path",
             "Where requests are sent. `$host` stands for the name that the client used, `$uri` for the path, \
              `$request_uri` for path and query.";
-        status: WholeNumber, "number", "301, 302, 307, 308 with `redirect`; else 403, 404, 410",
+        status: Amount, "number", "301, 302, 307, 308 with `redirect`; else 403, 404, 410",
             "With `redirect`, its status, 302 if it is not said. Without, the error that requests get.";
     }
 }
@@ -440,10 +440,10 @@ fn resolve_folder(cut: &str, root: &str, place: &Place) -> Result<Folder, Failur
 
 fn resolve_action(
     redirect: Option<String>,
-    status: Option<WholeNumber>,
+    status: Option<Amount>,
     place: &Place,
 ) -> Result<Action, Failure> {
-    let code = |status: WholeNumber| status.0.parse().unwrap_or(u16::MAX);
+    let code = |status: Amount| status.0.parse().unwrap_or(u16::MAX);
     match (redirect, status) {
         (Some(to), status) => {
             let code = status.map_or(Status::Found.code(), code);
