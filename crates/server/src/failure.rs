@@ -31,7 +31,7 @@ pub(crate) const EXIT_CODES: [(&str, &str); 5] = [
     ),
     (
         "2",
-        "serving could not begin, and will not the next time: the one line on stderr names the remedy",
+        "serving could not begin, and will not the next time: stderr says why, and names the remedy",
     ),
     (
         "75",
@@ -43,7 +43,7 @@ pub(crate) const EXIT_CODES: [(&str, &str); 5] = [
     ),
 ];
 
-/// A reason to end, in one line.
+/// A reason to end, in one line, or several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// Serving could not begin. The text ends in what the operator can do.
@@ -51,6 +51,8 @@ pub(crate) enum Failure {
     /// Serving could not begin, for a reason that may pass by itself. The text ends in what the operator
     /// can do.
     NotNow(String),
+    /// Several reasons, each for itself, none of them this.
+    Several(Vec<Self>),
     /// Serving broke off.
     Broken(String),
     /// A signal ended a command that changes nothing then.
@@ -119,7 +121,28 @@ impl Failure {
         match self {
             Self::Refused(text) => Self::Refused(format!("{words}{text}")),
             Self::NotNow(text) => Self::NotNow(format!("{words}{text}")),
+            Self::Several(reasons) => {
+                Self::Several(reasons.into_iter().map(|it| it.behind(words)).collect())
+            }
             other => other,
+        }
+    }
+
+    /// Each reason for itself: one, but for [`Failure::Several`].
+    #[must_use]
+    pub(crate) fn reasons(&self) -> &[Self] {
+        match self {
+            Self::Several(reasons) => reasons,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// The same, taken apart.
+    #[must_use]
+    pub(crate) fn into_reasons(self) -> Vec<Self> {
+        match self {
+            Self::Several(reasons) => reasons,
+            one => vec![one],
         }
     }
 
@@ -129,6 +152,11 @@ impl Failure {
         match self {
             Self::Refused(_) => EXIT_REFUSED,
             Self::NotNow(_) => EXIT_NOT_NOW,
+            // One that will not pass decides.
+            Self::Several(reasons) => {
+                let codes = reasons.iter().map(Self::exit_code);
+                codes.min().unwrap_or(EXIT_REFUSED)
+            }
             Self::Broken(_) => EXIT_BROKEN,
             Self::Stopped { signal, .. } | Self::Interrupted { signal, .. } => {
                 u8::try_from(*signal).map_or(EXIT_BROKEN, |signal| {
@@ -146,6 +174,10 @@ impl fmt::Display for Failure {
             | Self::NotNow(text)
             | Self::Broken(text)
             | Self::Stopped { text, .. } => f.write_str(&one_line(text)),
+            Self::Several(reasons) => {
+                let texts: Vec<String> = reasons.iter().map(Self::to_string).collect();
+                f.write_str(&texts.join(" | "))
+            }
             Self::Interrupted { connections, .. } => write!(
                 f,
                 "a second signal ended the server at once: {connections} connections were reset"
@@ -220,6 +252,10 @@ mod tests {
         for errno in [libc::EACCES, libc::EPERM, libc::ENOENT, libc::ENOSYS] {
             assert_eq!(code(errno), EXIT_REFUSED, "{errno}");
         }
+        let several = |reasons: &[Failure]| Failure::Several(reasons.to_vec()).exit_code();
+        let (now, never) = (Failure::not_now("a", "b"), Failure::refused("a", "b"));
+        assert_eq!(several(&[now.clone(), now.clone()]), EXIT_NOT_NOW);
+        assert_eq!(several(&[now, never]), EXIT_REFUSED);
         let behind = Failure::not_now("a", "b").behind("PATH ");
         assert_eq!(behind, Failure::NotNow("PATH a; b".into()));
     }

@@ -4,6 +4,7 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser as _;
 use tracing::Level;
@@ -11,17 +12,20 @@ use tracing::Level;
 use crate::doctor;
 use crate::failure::{EXIT_OK, Failure};
 use crate::observe::log;
-use crate::settings::Settings;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
+use crate::settings::{FileConfig, FileText, Settings};
 use crate::{reload, start, store_command};
 
 /// Does what the command line says; the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    let mut source = None;
     let outcome = match Cli::parse().command {
         Command::Serve(args) => {
             let action = if args.check { check } else { serve };
-            Settings::resolve(args.common).and_then(|settings| action(&settings))
+            let file = FileConfig::of_args(&args.common);
+            source = Some(Arc::clone(&file.source));
+            Settings::merge(args.common, file).and_then(|settings| action(&settings))
         }
         Command::Doctor(args) => doctor::run(&args),
         Command::Store { command } => store_command::run(&command),
@@ -31,7 +35,7 @@ pub fn main() -> ExitCode {
         },
         Command::ReadFiles(args) => reload::reader::run(&args),
     };
-    exit_code(outcome)
+    exit_code(outcome, source.as_deref())
 }
 
 /// Serves until a signal or a fault ends it.
@@ -49,15 +53,22 @@ fn check(settings: &Settings) -> Result<(), Failure> {
     start::check(settings)
 }
 
-/// The exit code after `outcome`; a failure is printed on stderr.
-fn exit_code(outcome: Result<(), Failure>) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::from(EXIT_OK),
-        Err(failure) => {
-            // Not through the log: the reason must be printed at every log level.
-            let priority = log::priority(Level::ERROR);
-            let _ = writeln!(std::io::stderr(), "{priority}atlas: {failure}");
-            ExitCode::from(failure.exit_code())
+/// The exit code after `outcome`; a failure is printed on stderr, with the lines of the configuration file that it
+/// is about.
+fn exit_code(outcome: Result<(), Failure>, source: Option<&FileText>) -> ExitCode {
+    let Err(failure) = outcome else {
+        return ExitCode::from(EXIT_OK);
+    };
+    // Not through the log: the reason must be printed at every log level.
+    let priority = log::priority(Level::ERROR);
+    for reason in failure.reasons() {
+        let text = reason.to_string();
+        let excerpt = source.and_then(|source| source.excerpt(&text));
+        let lines = text.lines().chain(excerpt.iter().flat_map(|it| it.lines()));
+        for (index, line) in lines.enumerate() {
+            let prefix = if index == 0 { "atlas: " } else { "" };
+            let _ = writeln!(std::io::stderr(), "{priority}{prefix}{line}");
         }
     }
+    ExitCode::from(failure.exit_code())
 }

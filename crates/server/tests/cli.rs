@@ -51,12 +51,22 @@ fn assert_fails(output: &Output, code: i32, parts: &[&str]) {
     let text = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{text}");
     assert_eq!(stdout(output), "");
-    let line = text.lines().last().unwrap_or_default();
-    assert!(line.starts_with("atlas: "), "{text}");
-    for part in parts {
-        assert!(line.contains(part), "no {part:?} in: {line}");
+    // Nothing follows the reasons and the lines of the file that they name.
+    let mut lines = text.lines();
+    let reasons: Vec<&str> = lines
+        .by_ref()
+        .skip_while(|line| !line.starts_with("atlas: "))
+        .collect();
+    assert!(!reasons.is_empty(), "{text}");
+    for line in &reasons {
+        let is_shown = line.starts_with("  | ");
+        assert!(is_shown || line.starts_with("atlas: "), "{text}");
+        let has_remedy = line.contains(';') || line.contains("expected");
+        assert!(is_shown || has_remedy, "no remedy in: {line}");
     }
-    assert!(line.contains(';'), "no remedy in: {line}");
+    for part in parts {
+        assert!(reasons.join("\n").contains(part), "no {part:?} in: {text}");
+    }
 }
 
 fn directory() -> TempDir {
@@ -371,16 +381,23 @@ fn settings_are_refused_by_flag_or_key_with_value_and_fix() {
     assert_refused(&serve(&twice), &["10.77.0.2/16", "twice"]);
     assert_refused(
         &serve_with("slots = 1"),
-        &["atlas.toml: slots 1:", "16 to 65536"],
+        &["atlas.toml:1:9: slots 1:", "16 to 65536", "  | slots = 1"],
     );
     assert_refused(
         &serve_with("slot = 1"),
-        &["atlas.toml: line 1: unknown field `slot`"],
+        &["atlas.toml:1:1: slot: unknown key; did you mean slots?"],
     );
-    assert_refused(&serve_with("http = [\n"), &["atlas.toml: line"]);
+    assert_refused(
+        &serve_with("slot = 1\ncors = 1"),
+        &[
+            "atlas.toml:1:1: slot",
+            "atlas.toml:2:8: cors 1: expected true or false",
+        ],
+    );
+    assert_refused(&serve_with("http = [\n"), &["atlas.toml:"]);
     assert_refused(
         &serve(&["--config", "/no/such.toml"]),
-        &["--config /no/such.toml:"],
+        &["/no/such.toml: No such file"],
     );
 }
 
@@ -391,7 +408,10 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
     let file = directory.path().join("atlas.toml");
     std::fs::write(&file, "http = 70000").unwrap();
     let config = text(&file);
-    assert_refused(&serve(&["--config", config]), &["atlas.toml: http 70000"]);
+    assert_refused(
+        &serve(&["--config", config]),
+        &["atlas.toml:1:8: http 70000"],
+    );
     assert_refused(
         &serve(&["--config", config, "--http", "80000"]),
         &["--http 80000"],
@@ -439,7 +459,7 @@ fn https_needs_a_port_and_pairs() {
         assert_refused(&serve(words), parts);
     }
     let config = "https = 443\n[[certificate]]\ncert = \"/no/such.pem\"\nkey = \"k\"\n";
-    let part = "atlas.toml: certificate.cert /no/such.pem:";
+    let part = "atlas.toml:3:8: certificate.cert /no/such.pem:";
     assert_refused(&serve_with(config), &[part, "can read"]);
 }
 

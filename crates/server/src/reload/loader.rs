@@ -157,7 +157,9 @@ impl Thread {
         let loaded = match self.source.load() {
             Ok(loaded) => loaded,
             Err(failure) => {
-                error!("SIGHUP: nothing is changed: {failure}");
+                for reason in failure.reasons() {
+                    error!("SIGHUP: nothing is changed: {reason}");
+                }
                 return true;
             }
         };

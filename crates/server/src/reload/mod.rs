@@ -117,7 +117,7 @@ impl Source {
         let text = self.files.read_file(path).and_then(|bytes| {
             String::from_utf8(bytes.to_vec()).map_err(|_| std::io::ErrorKind::InvalidData.into())
         });
-        let file = FileConfig::of_text(path, text)?;
+        let file = FileConfig::of_text(path, text);
         let running = &self.settings.source.file;
         let after_restart = Settings::merge(args.clone(), file.clone())?;
         let mut waiting = running.differing(&after_restart.source.file);

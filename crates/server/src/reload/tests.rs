@@ -124,7 +124,10 @@ fn all_of_it_is_read_again_or_nothing() {
     assert_eq!((loaded.site_count, loaded.waiting), (1, vec!["slots"]));
     assert!(loaded.tls.is_some());
     for (text, message) in [
-        ("slots = 1024\nsluts = 1\n", "line 2: unknown field `sluts`"),
+        (
+            "slots = 1024\nsluts = 1\n",
+            "atlas.toml:2:1: sluts: unknown key; did you mean slots?",
+        ),
         (
             "[[site]]\n[[site]]\n",
             "site 2: a second site without names",

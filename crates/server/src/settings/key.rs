@@ -129,6 +129,20 @@ pub(super) const fn text(unit: &'static str, default: &'static str, range: &'sta
     }
 }
 
+impl Kind {
+    /// What is right, as messages say it.
+    pub(super) const fn expected(self) -> &'static str {
+        match self {
+            Self::Switch => "true or false",
+            Self::Number(_) | Self::Port(_) => "a whole number",
+            Self::Duration(TimeUnit::Seconds, _) => "a duration such as 20s or 1h30m",
+            Self::Duration(TimeUnit::Microseconds, _) => "a duration such as 50us or 1ms",
+            Self::Rate(_) => "a rate such as 10MB/s or 80Mbit/s",
+            Self::Text { .. } => "a whole number or a text",
+        }
+    }
+}
+
 impl Key {
     /// What the number may be.
     ///
@@ -162,14 +176,7 @@ impl Key {
             Err(AmountProblem::BitsOrBytes) => {
                 "bits or bytes? expected a rate such as 10MB/s or 80Mbit/s"
             }
-            Err(AmountProblem::Syntax) => match self.kind {
-                Kind::Duration(TimeUnit::Seconds, _) => "expected a duration such as 20s or 1h30m",
-                Kind::Duration(TimeUnit::Microseconds, _) => {
-                    "expected a duration such as 50us or 1ms"
-                }
-                Kind::Rate(_) => "expected a rate such as 10MB/s or 80Mbit/s",
-                _ => "expected a whole number",
-            },
+            Err(AmountProblem::Syntax) => &format!("expected {}", self.kind.expected()),
         };
         let otherwise = match self.kind {
             Kind::Port(_) => ", or off",
@@ -259,10 +266,26 @@ macro_rules! settings {
         pub(crate) static KEYS: &[&Key] = &[$(&$constant),+];
 
         /// The configuration file as it was written, or with the flags laid over it.
-        #[derive(Clone, PartialEq, Debug, Default, serde::Deserialize)]
-        #[serde(deny_unknown_fields)]
+        #[derive(Clone, Debug, Default)]
         pub(crate) struct FileConfig {
             $(pub $key: Option<$written>,)+
+            /// What it was read from.
+            pub source: Arc<FileText>,
+        }
+
+        impl Table for FileConfig {
+            const NAME: &'static str = "the file";
+            const KEYS: &'static [&'static str] = &[$(stringify!($key)),+];
+
+            fn read_key(&mut self, key: &str, value: &Value<'_>, reader: &mut Reader<'_>) {
+                match key {
+                    $(stringify!($key) => {
+                        let expected = $constant.kind.expected();
+                        self.$key = <$written as Written>::read(value, expected, reader);
+                    })+
+                    _ => {}
+                }
+            }
         }
 
         /// What `atlas serve` serves, and the flags of settings.
@@ -299,14 +322,13 @@ macro_rules! settings {
             }
 
             /// Takes the values of the keys that have a place.
-            pub(super) fn settle(&mut self, keys: &Keys, settings: &mut Settings) -> Result<(), Failure> {
+            pub(super) fn settle(&mut self, keys: &Keys, settings: &mut Settings, problems: &mut Problems) {
                 $($(
                     if let Some(written) = self.$key.take() {
                         let place = &mut settings.$($place).+;
-                        Place::<$written>::set(place, written, &$constant, &keys.origin(&$constant))?;
+                        problems.take(Place::<$written>::set(place, written, &$constant, &keys.origin(&$constant)));
                     }
                 )?)+
-                Ok(())
             }
         }
     };

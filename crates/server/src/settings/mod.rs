@@ -13,6 +13,7 @@ mod file;
 mod key;
 mod link;
 mod place;
+mod problems;
 pub(crate) mod sites;
 mod sources;
 pub(crate) mod table;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::link::ZeroCopy;
@@ -41,16 +43,18 @@ use crate::observe::trace::{Peers, TraceSettings};
 use crate::tls::{NamedPath, PairPaths};
 
 pub(crate) use amount::parse_size;
-pub(crate) use file::{Amount, CertificateTable};
+pub(crate) use file::{Amount, CertificateTable, FileText};
 pub(crate) use key::{Key, Number};
 pub(crate) use link::{LinkChoice, MacSetting};
 pub(crate) use table::{CommonArgs, FileConfig, documentation};
 pub(crate) use user::UserName;
 
+use file::name_of;
 use link::{
     check_busy_poll, default_addresses, parse_addresses, parse_link, parse_mac, parse_zero_copy,
 };
 use place::{Place as _, Whole, narrow};
+use problems::Problems;
 use sources::{resolve_list, resolve_sources};
 
 /// Most addresses one server answers at.
@@ -269,8 +273,8 @@ impl Limits {
 pub(crate) enum Origin {
     /// This flag.
     Flag(&'static str),
-    /// This key of this file.
-    Key(PathBuf, &'static str),
+    /// This key of this file, like `certificate[1].cert`.
+    Key(Arc<FileText>, String),
     /// Nowhere: the built-in default of this flag.
     Default(&'static str),
 }
@@ -279,7 +283,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(flag) => f.write_str(flag),
-            Self::Key(file, key) => write!(f, "{}: {key}", file.display()),
+            Self::Key(file, key) => write!(f, "{}: {}", file.place(key), name_of(key)),
             Self::Default(flag) => write!(f, "{flag} (default)"),
         }
     }
@@ -289,21 +293,20 @@ impl Settings {
     /// Resolves `atlas serve`, reading the configuration file if the command line names one.
     ///
     /// # Errors
-    /// The first setting that is not what it must be.
+    /// All settings that are not what they must be.
     pub(crate) fn resolve(args: CommonArgs) -> Result<Self, Failure> {
-        let file = args
-            .config
-            .as_deref()
-            .map_or_else(|| Ok(FileConfig::default()), FileConfig::read)?;
+        let file = FileConfig::of_args(&args);
         Self::merge(args, file)
     }
 
     /// Lays the flags of `atlas serve` over file over defaults.
     ///
     /// # Errors
-    /// The first setting that is not what it must be.
+    /// All settings that are not what they must be. Those that do not suit each other are told when each by
+    /// itself is right.
     pub(crate) fn merge(args: CommonArgs, mut file: FileConfig) -> Result<Self, Failure> {
         let keys = Keys::lay_flags(&args, &mut file);
+        let mut problems = Problems::of_file(&keys.source);
         let source = Source {
             args: args.clone(),
             file: file.clone(),
@@ -313,31 +316,49 @@ impl Settings {
             path: args.path,
             ..Self::default()
         };
-        settings.resolve_network(&keys, &mut file)?;
+        problems.take(settings.resolve_network(&keys, &mut file));
         let workers = file.workers.take().map(|Amount(text)| text);
         let origin = keys.origin(&table::WORKERS);
-        settings.workers = parse_workers(workers.as_deref(), &origin, &settings.link)?;
+        let workers = parse_workers(workers.as_deref(), &origin, &settings.link);
+        settings.workers = problems.take_some(workers).unwrap_or(1);
         // What depends on nothing else.
-        file.settle(&keys, &mut settings)?;
+        file.settle(&keys, &mut settings, &mut problems);
         settings.is_address_checked &= !settings.is_address_shared;
-        let tcp = &settings.conductor.tcp;
-        check_pacing(tcp, &keys.origin(&table::CONGESTION_CONTROL))?;
-        settings.limits.spread(settings.workers, &keys)?;
-        let pairs = resolve_pairs(&keys, args.certificates, args.keys, file.certificate.take())?;
-        settings.https = resolve_https(&keys, settings.http_port, pairs, &mut file)?;
-        settings.conductor.source_filter = resolve_sources(&keys, &mut file)?;
-        settings.trace = resolve_trace(&keys, &mut file)?;
-        settings.log = resolve_level(args.verbose, args.quiet, file.log.take(), &keys)?;
-        let replies = &mut settings.replies;
+        settings.conductor.source_filter = problems
+            .take_some(resolve_sources(&keys, &mut file))
+            .unwrap_or_default();
+        let level = resolve_level(args.verbose, args.quiet, file.log.take(), &keys);
+        settings.log = problems.take_some(level).unwrap_or(LevelFilter::INFO);
         let lines = file.header.take().unwrap_or_default();
+        let replies = &mut settings.replies;
         let origin = keys.origin(&table::HEADER);
-        replies.extra_fields = parse_headers(&lines, &replies.cors, &origin)?;
-        replies.types = parse_types(&keys, file.types.take().unwrap_or_default())?;
+        replies.extra_fields = problems.take(parse_headers(&lines, &replies.cors, &origin));
+        replies.types = problems.take(parse_types(&keys, file.types.take().unwrap_or_default()));
         let proxies = file.trusted_proxies.take();
-        let proxies = resolve_list(proxies, &keys.origin(&table::TRUSTED_PROXIES))?;
-        settings.trusted_proxies = proxies.unwrap_or_default();
+        let proxies = resolve_list(proxies, &keys.origin(&table::TRUSTED_PROXIES));
+        settings.trusted_proxies = problems.take(proxies).unwrap_or_default();
+        let pairs = resolve_pairs(&keys, args.certificates, args.keys, file.certificate.take());
+        let pairs = problems.take_some(pairs);
+        settings.trace = problems.take(resolve_trace(&keys, &mut file));
+        if let Some(pairs) = pairs.filter(|_| problems.is_empty()) {
+            let tcp = &settings.conductor.tcp;
+            problems.take(check_pacing(tcp, &keys.origin(&table::CONGESTION_CONTROL)));
+            problems.take(settings.limits.spread(settings.workers, &keys));
+            let https = resolve_https(&keys, settings.http_port, pairs, &mut file);
+            settings.https = problems.take(https);
+        } else {
+            // In its place, so that what is wrong with a site is told, and not what that would lead to.
+            settings.https = Some(Https {
+                port: 443,
+                pairs: Vec::new(),
+                ticket_keys: None,
+                secrets_origin: None,
+            });
+        }
         let tables = file.site.take().unwrap_or_default();
-        sites::resolve(tables, lines, &keys.file, &mut settings)?;
+        let resolved = sites::resolve(tables, lines, &keys.source, &mut settings, &mut problems);
+        problems.take(resolved);
+        problems.finish(&keys.source)?;
         Ok(settings)
     }
 
@@ -474,11 +495,11 @@ fn parse_headers(
 
 fn parse_types(keys: &Keys, table: BTreeMap<String, String>) -> Result<ContentTypes, Failure> {
     let mut types = ContentTypes::default();
-    let origin = keys.origin(&table::TYPES);
     for (extension, content_type) in table {
         types.insert(&extension, &content_type).map_err(|problem| {
+            let place = keys.source.place(&format!("types.{extension}"));
             Failure::refused(
-                format!("{origin}.{extension:?} {content_type:?}: {problem}"),
+                format!("{place}: types.{extension:?} {content_type:?}: {problem}"),
                 "write extension = \"type/subtype\", like mkv = \"video/x-matroska\"",
             )
         })?;
@@ -581,12 +602,15 @@ fn resolve_pairs(
         })
         .collect();
     let written = written.map(|tables| {
-        let of = |key| Origin::Key(keys.file.clone(), key);
-        let pair = |table: CertificateTable| PairPaths {
-            certificate: named(&of("certificate.cert"), table.cert),
-            key: named(&of("certificate.key"), table.key),
+        let of = |index, key| {
+            let key = format!("certificate[{index}].{key}");
+            Origin::Key(Arc::clone(&keys.source), key)
         };
-        tables.into_iter().map(pair).collect()
+        let pair = |(index, table): (usize, CertificateTable)| PairPaths {
+            certificate: named(&of(index, "cert"), table.cert),
+            key: named(&of(index, "key"), table.key),
+        };
+        tables.into_iter().enumerate().map(pair).collect()
     });
     let (pairs, origin) = match (typed.is_empty(), written) {
         (true, Some(written)) => (written, keys.origin(&table::CERTIFICATE)),
@@ -603,7 +627,7 @@ fn resolve_pairs(
 
 /// Which keys have a value, and where it came from.
 struct Keys {
-    file: PathBuf,
+    source: Arc<FileText>,
     written: Vec<&'static str>,
     typed: Vec<&'static str>,
 }
@@ -616,7 +640,7 @@ impl Keys {
         let written = file.names();
         file.lay_flags(args);
         Self {
-            file: args.config.clone().unwrap_or_default(),
+            source: Arc::clone(&file.source),
             written,
             typed: flags.names(),
         }
@@ -627,7 +651,7 @@ impl Keys {
         if self.typed.contains(&key.name) {
             Origin::Flag(key.flag)
         } else if self.is_written(key) {
-            Origin::Key(self.file.clone(), key.name)
+            Origin::Key(Arc::clone(&self.source), key.name.to_owned())
         } else {
             Origin::Default(key.flag)
         }

@@ -6,16 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::ArgAction;
 
 use super::amount::TimeUnit::{Microseconds, Seconds};
-use super::file::{Amount, CertificateTable, Typed};
+use super::file::{Amount, CertificateTable, FileText, Reader, Table, Typed, Value, Written};
 use super::key::{Key, Kind, duration, number, port, rate, settings, text};
 use super::place::Place;
+use super::problems::Problems;
 use super::sites::SiteTable;
 use super::{Keys, Settings};
-use crate::failure::Failure;
 
 settings! {
     first {

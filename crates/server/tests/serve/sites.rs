@@ -183,7 +183,10 @@ fn sighup_changes_sites_for_requests_that_follow() {
     std::fs::write(&config, "[[site]]\nnams = [\"a\"]\n").unwrap();
     atlas.signal(libc::SIGHUP);
     let line = atlas.stderr_line("SIGHUP: nothing is changed");
-    assert!(line.contains("line 2: unknown field `nams`"), "{line}");
+    assert!(
+        line.contains(":2:1: nams: unknown key inside [[site]]; did you mean names?"),
+        "{line}"
+    );
     assert_eq!(status(), "200");
     atlas.signal(libc::SIGTERM);
     assert_eq!(atlas.end().code, Some(0));

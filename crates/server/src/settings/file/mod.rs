@@ -1,20 +1,23 @@
 //! The configuration file as it is written: how it is read, and the types of its values.
 //!
-//! It refuses unknown keys and values of another kind, with the line; what a value may be, is checked
-//! where it is kept. Bounded by the file, which is read whole.
+//! It refuses unknown keys and values of another kind, with their place ([`reader`], [`text`]); what a value may
+//! be, is checked where it is kept. Bounded by the file, which is read whole.
 
-use std::fmt;
+mod reader;
+mod text;
+
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use serde::de::{Deserialize, Deserializer, Visitor};
-
-use super::table::FileConfig;
+use super::table::{CommonArgs, FileConfig};
 use crate::failure::Failure;
 
+pub(crate) use reader::{Reader, Table, Value, Written};
+pub(crate) use text::{FileText, name_of};
+
 /// A certificate and its key, as the file names them.
-#[derive(Clone, PartialEq, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct CertificateTable {
     /// PEM file of the chain.
     pub cert: PathBuf,
@@ -22,34 +25,23 @@ pub(crate) struct CertificateTable {
     pub key: PathBuf,
 }
 
+impl Table for CertificateTable {
+    const NAME: &'static str = "[[certificate]]";
+    const KEYS: &'static [&'static str] = &["cert", "key"];
+    const REQUIRED: &'static [&'static str] = Self::KEYS;
+
+    fn read_key(&mut self, key: &str, value: &Value<'_>, reader: &mut Reader<'_>) {
+        let path = PathBuf::read(value, "", reader).unwrap_or_default();
+        match key {
+            "cert" => self.cert = path,
+            _ => self.key = path,
+        }
+    }
+}
+
 /// A number as it was written, or a word or a number with its unit: what is right, the key says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Amount(pub String);
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AmountVisitor)
-    }
-}
-
-/// Takes both as text.
-struct AmountVisitor;
-
-impl Visitor<'_> for AmountVisitor {
-    type Value = Amount;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number, or text")
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Amount, E> {
-        Ok(Amount(number.to_string()))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
-        Ok(Amount(text.into()))
-    }
-}
 
 /// A flag as it was typed, which stands for what the file would have as `W`.
 pub(super) trait Typed<W> {
@@ -89,46 +81,40 @@ impl Typed<Vec<CertificateTable>> for Vec<PathBuf> {
 }
 
 impl FileConfig {
-    /// Reads the file at `path`.
-    ///
-    /// # Errors
-    /// When it cannot be read, is no TOML, or has a key or type that it should not have.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+    /// Reads the file that the command line names, if it names one.
+    #[must_use]
+    pub(crate) fn of_args(args: &CommonArgs) -> Self {
+        let path = args.config.as_deref();
+        path.map_or_else(Self::default, Self::read)
+    }
+
+    /// Reads the file at `path`. What is wrong with it, its source tells.
+    #[must_use]
+    pub(crate) fn read(path: &Path) -> Self {
         Self::of_text(path, std::fs::read_to_string(path))
     }
 
     /// As [`FileConfig::read`], of what was read at `path`.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn of_text(path: &Path, text: io::Result<String>) -> Result<Self, Failure> {
-        let shown = path.display();
-        let text = text.map_err(|error| {
-            Failure::refused(
-                format!("--config {shown}: {error}"),
-                "name a readable TOML file, or leave --config out",
-            )
-        })?;
-        Self::parse(&text).map_err(|problem| {
-            Failure::refused(
-                format!("--config {shown}: {problem}"),
-                "docs/run/configuration.md lists every key with its type and range",
-            )
-        })
-    }
-
-    /// Reads the file's text; on error says line, column and what is wrong there.
-    ///
-    /// # Errors
-    /// The problem, on one line.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| {
-            let before = error
-                .span()
-                .map_or("", |span| text.get(..span.start).unwrap_or(""));
-            let line = before.matches('\n').count() + 1;
-            format!("line {line}: {}", error.message())
-        })
+    #[must_use]
+    pub(crate) fn of_text(path: &Path, text: io::Result<String>) -> Self {
+        let mut source = FileText::new(path, String::new());
+        let config = match text {
+            Ok(text) => {
+                source = FileText::new(path, text);
+                reader::read(&mut source)
+            }
+            Err(error) => {
+                source.problems.push(Failure::refused(
+                    format!("{}: {error}", path.display()),
+                    "name a readable TOML file",
+                ));
+                Self::default()
+            }
+        };
+        Self {
+            source: Arc::new(source),
+            ..config
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use clap::Parser as _;
 
 use super::{Amount, FileConfig};
@@ -18,33 +20,139 @@ fn every_row_says_what_holds_if_nothing_is_configured() {
     }
 }
 
+fn read(text: &str) -> FileConfig {
+    FileConfig::of_text("a.toml".as_ref(), Ok(text.to_owned()))
+}
+
+/// All that is wrong, a line each, with the lines that are shown.
+fn told(text: &str) -> String {
+    let file = read(text);
+    let source = Arc::clone(&file.source);
+    let failure = Settings::merge(CommonArgs::default(), file).unwrap_err();
+    let lines = failure.reasons().iter().map(|reason| {
+        let text = reason.to_string();
+        let excerpt = source.excerpt(&text).unwrap_or_else(|| "nothing".into());
+        format!("{text}\n{excerpt}\n")
+    });
+    lines.collect()
+}
+
 #[test]
 fn the_example_in_the_documentation_parses() {
     let example = PAGE
         .split("```toml\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next());
-    let file = FileConfig::parse(example.unwrap()).unwrap();
+    let file = read(example.unwrap());
+    assert_eq!(file.source.problems(), []);
     assert_eq!(file.http, Some(Amount("8080".into())));
     assert_eq!(file.certificate.unwrap().len(), 2);
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_line() {
-    let message = FileConfig::parse("http = 80\nhtpp = 81\n").unwrap_err();
-    assert!(
-        message.starts_with("line 2: unknown field `htpp`"),
-        "{message}"
+fn all_that_is_wrong_is_told_at_once_with_the_line_of_each() {
+    let text = "htpp = 81\nslots = 8\ncors = \"yes\"\nhead_timeout_seconds = 1.5\n\
+                address = [\"a\", 7]\nlink = 'tap:x'\n[types]\nmkv = 3\nm4s = \"x\"\n";
+    assert_eq!(
+        told(text),
+        "a.toml:1:1: htpp: unknown key; did you mean http?\n\
+         \x20 | htpp = 81\n  | ^\n\
+         a.toml:2:9: slots 8: out of range; use 16 to 65536 (buffers of 64 KiB)\n\
+         \x20 | slots = 8\n  |         ^\n\
+         a.toml:3:8: cors \"yes\": expected true or false, without quotes\n\
+         \x20 | cors = \"yes\"\n  |        ^\n\
+         a.toml:4:24: head_timeout_seconds 1.5: expected a duration such as 20s or 1h30m\n\
+         \x20 | head_timeout_seconds = 1.5\n  |                        ^\n\
+         a.toml:5:17: address 7: expected a text in quotes\n\
+         \x20 | address = [\"a\", 7]\n  |                 ^\n\
+         a.toml:8:7: types.mkv 3: expected a text in quotes\n\
+         \x20 | mkv = 3\n  |       ^\n\
+         a.toml:9:7: types.\"m4s\" \"x\": not a content type (type/subtype of at most 128 bytes); write extension = \"type/subtype\", like mkv = \
+         \"video/x-matroska\"\n\
+         \x20 | m4s = \"x\"\n  |       ^\n"
     );
 }
 
 #[test]
-fn a_wrong_type_is_refused_with_its_line() {
-    let message = FileConfig::parse("slots = true").unwrap_err();
-    assert!(message.starts_with("line 1: invalid type"), "{message}");
-    assert!(message.contains("expected a whole number"), "{message}");
-    let message = FileConfig::parse("[[certificate]]\ncert = \"a\"").unwrap_err();
-    assert!(message.ends_with("missing field `key`"), "{message}");
+fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
+    let text = "https = 443\n[[certificate]]\ncert = \"a\"\nhttp = 80\n\n[[site]]\nnames = [\"a.example\"]\n\
+                redirect = \"/x\"\n[[site.rule]]\npaths = [\"/x\"]\nstatus = 404\nstatsu = 1\nlink = { k = 1 }\n";
+    let told = told(text);
+    for line in [
+        "a.toml:2:1: [[certificate]]: key is missing\n",
+        "a.toml:4:1: http: unknown key inside [[certificate]]; it is a key of the file: write it above the \
+         first line with a [table]\n",
+        "a.toml:8:1: redirect: unknown key inside [[site]]; it is a key of [[site.rule]]\n",
+        "a.toml:12:1: statsu: unknown key inside [[site.rule]]; did you mean status?\n",
+        "a.toml:13:10: k: unknown key inside link; it has keys, form, name, hash_parameter, \
+         expires_parameter, expression\n",
+        "a.toml:13:8: site 1, rule 1: link: keys is missing; name a file with a secret in each line\n",
+    ] {
+        assert!(told.contains(line), "{line}\n{told}");
+    }
+    // Nothing is said of https, which may have been meant otherwise.
+    assert_eq!(told.matches("a.toml:").count(), 6, "{told}");
+}
+
+#[test]
+fn values_of_sites_are_told_with_the_line_of_their_key() {
+    let text = "[[site]]\nnames = [\"a.example\"]\ncors = [\"x\"]\n[[site]]\nnames = [\"b.example\"]\n\
+                [[site.rule]]\npaths = [\"/a\"]\nstatus = 200\n[[site.rule]]\npaths = [\"/b\"]\n\
+                allow = [\"10.0.0.1/8\"]\nheader = [\"x\"]\n";
+    let told = told(text);
+    for start in [
+        "a.toml:3:8: site 1: cors: ",
+        "a.toml:8:10: site 2, rule 1: status 200; use",
+        "a.toml:12:10: site 2, rule 2: header \"x\": ",
+    ] {
+        assert!(told.contains(start), "{start}\n{told}");
+    }
+}
+
+#[test]
+fn settings_that_do_not_suit_each_other_are_told_when_each_is_right() {
+    let text = "http = 443\nhttps = 443\ncongestion_control = \"bbr\"\npacing = false\n\
+                [[certificate]]\ncert = \"a\"\nkey = \"b\"\n";
+    let both = told(text);
+    assert!(
+        both.contains("a.toml:2:9: https 443: that is the port of plain HTTP"),
+        "{both}"
+    );
+    assert!(
+        both.contains("a.toml:3:22: congestion_control bbr: needs pacing"),
+        "{both}"
+    );
+    let other = told(&format!("slots = 1\n{text}"));
+    assert_eq!(other.matches("a.toml:").count(), 1, "{other}");
+}
+
+#[test]
+fn no_more_than_twenty_problems_are_told() {
+    let wrong = |count: usize| {
+        let lines = (0..count).map(|index| format!("wholly_unknown_{index} = 1\n"));
+        told(&lines.collect::<String>())
+    };
+    assert_eq!(wrong(20).matches("wholly_unknown").count(), 40);
+    assert!(!wrong(20).contains("more"));
+    let more = wrong(22);
+    assert_eq!(more.matches("wholly_unknown").count(), 40, "{more}");
+    assert!(more.contains("and 2 more that are not told"), "{more}");
+}
+
+#[test]
+fn what_is_no_toml_is_told_alone() {
+    let told = told("http = 80\nslots = \ncors = true\nhttp = 81\n");
+    assert!(
+        told.contains("a.toml:2:") && told.contains("a.toml:4:1: duplicate key"),
+        "{told}"
+    );
+    let long = format!("header = [\"{}\", x]\n", "é".repeat(200));
+    let told = self::told(&long);
+    assert!(told.starts_with("a.toml:1:215: "), "{told}");
+    assert!(
+        told.lines().all(|line| line.chars().count() < 130),
+        "{told}"
+    );
 }
 
 #[test]
@@ -66,10 +174,7 @@ const USERS: &str = include_str!("../../../../../dist/atlas-sysusers.conf");
 
 #[test]
 fn the_example_is_a_configuration_as_it_stands_and_with_its_options() {
-    let resolve = |text: &str| {
-        let file = FileConfig::parse(text).unwrap();
-        Settings::merge(CommonArgs::default(), file).unwrap()
-    };
+    let resolve = |text: &str| Settings::merge(CommonArgs::default(), read(text)).unwrap();
     let settings = resolve(EXAMPLE);
     assert!(settings.https.is_none());
     assert_eq!(settings.replies.cors, http::Cors::AnyOrigin);

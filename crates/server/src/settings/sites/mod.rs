@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::{Cors, Origins, ReplyConfig, Status};
 use sites::links::{Expression, LinkForm, LinkKey, Links};
@@ -15,7 +16,10 @@ use sites::networks::SourceFilter;
 use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
 
-use super::file::Amount;
+use toml::de::DeValue;
+
+use super::file::{Amount, FileText, Reader, Table, Value, Written};
+use super::problems::Problems;
 use super::sources::resolve_list;
 use super::{Settings, parse_headers};
 use crate::failure::Failure;
@@ -23,12 +27,25 @@ use crate::failure::Failure;
 /// Makes a table of the file of its entries: a field for each, and its part of `docs/run/sites.md`. An
 /// entry is `KEY: TYPE, UNIT, RANGE, ABOUT`.
 macro_rules! table {
-    ($(#[$about:meta])+ $name:ident { $($key:ident: $type:ty, $unit:literal, $range:literal, $meaning:literal;)+ }) => {
+    ($(#[$about:meta])+ $name:ident, $shown:literal { $($key:ident: $type:ty, $unit:literal, $range:literal, $meaning:literal;)+ }) => {
         $(#[$about])+
-        #[derive(Clone, PartialEq, Debug, Default, serde::Deserialize)]
-        #[serde(deny_unknown_fields)]
+        #[derive(Clone, PartialEq, Debug, Default)]
         pub(crate) struct $name {
             $($key: Option<$type>,)+
+        }
+
+        impl Table for $name {
+            const NAME: &'static str = $shown;
+            const KEYS: &'static [&'static str] = &[$(stringify!($key)),+];
+
+            fn read_key(&mut self, key: &str, value: &Value<'_>, reader: &mut Reader<'_>) {
+                match key {
+                    $(stringify!($key) => {
+                        self.$key = <$type as Written>::read(value, "a whole number", reader);
+                    })+
+                    _ => {}
+                }
+            }
         }
 
         impl $name {
@@ -44,7 +61,7 @@ macro_rules! table {
 
 table! {
     /// `[[site]]`.
-    SiteTable {
+    SiteTable, "[[site]]" {
         names: Vec<String>, "array of strings", "1 to 256",
             "Its names, as `Host` has them; `*.a.example` for all names below `a.example`. The site without \
              `names` answers all that name no other; without such a site, they get 421.";
@@ -73,7 +90,7 @@ table! {
 
 table! {
     /// `[[site.rule]]`.
-    RuleTable {
+    RuleTable, "[[site.rule]]" {
         paths: Vec<String>, "array of strings", "globs, up to 1024 of a site",
             "The paths it is for. A glob that begins with `/` is for whole paths, another for names of files \
              anywhere: `/live/**`, `*.m3u8`. `*` and `?` match no slash, `**` does, `{a,b}` and `[ab]` are \
@@ -108,7 +125,7 @@ table! {
 
 table! {
     /// `link` of a rule.
-    LinkTable {
+    LinkTable, "link" {
         keys: PathBuf, "string", "a file of 1 to 4 lines",
             "The secrets, a line each; empty lines and those that begin with `#` are none. Every one opens links, so \
              that a new one can be added before the old one goes. Those of tokens are in hexadecimal digits, up to \
@@ -140,11 +157,23 @@ pub(crate) fn documentation() -> String {
 }
 
 /// Pages of which origins may read replies, as written.
-#[derive(Clone, PartialEq, Debug, serde::Deserialize)]
-#[serde(untagged, expecting = "expected true, false or a list of origins")]
+#[derive(Clone, PartialEq, Debug)]
 enum CorsChoice {
     Switch(bool),
     Origins(Vec<String>),
+}
+
+impl Written for CorsChoice {
+    fn read(value: &Value<'_>, expected: &str, reader: &mut Reader<'_>) -> Option<Self> {
+        match value.get_ref() {
+            DeValue::Boolean(is_on) => Some(Self::Switch(*is_on)),
+            DeValue::Array(_) => Vec::read(value, expected, reader).map(Self::Origins),
+            _ => {
+                reader.mismatch(value, "true, false or a list of origins");
+                None
+            }
+        }
+    }
 }
 
 /// A site, but for the keys of its links.
@@ -168,7 +197,7 @@ pub(crate) struct LinkSettings {
 /// A place in the file, as messages name it.
 #[derive(Clone, Debug)]
 struct Place {
-    file: PathBuf,
+    file: Arc<FileText>,
     /// Its number, from 1.
     site: usize,
     /// The rule's, from 1.
@@ -177,17 +206,31 @@ struct Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: site {}", self.file.display(), self.site)?;
-        match self.rule {
-            Some(rule) => write!(f, ", rule {rule}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.at(""))
     }
 }
 
 impl Place {
+    /// The place of a key of it, or of itself.
+    fn at(&self, key: &str) -> String {
+        let (site, rule) = (self.site - 1, self.rule.map(|rule| rule - 1));
+        let path = match rule {
+            Some(rule) => format!("site[{site}].rule[{rule}].{key}"),
+            None => format!("site[{site}].{key}"),
+        };
+        let place = self.file.place(&path);
+        match self.rule {
+            Some(rule) => format!("{place}: site {}, rule {rule}", self.site),
+            None => format!("{place}: site {}", self.site),
+        }
+    }
+
+    /// A problem, which begins with the name of a key if it is one of a key.
     fn refuse(&self, problem: impl fmt::Display, remedy: impl AsRef<str>) -> Failure {
-        Failure::refused(format!("{self}: {problem}"), remedy)
+        let problem = problem.to_string();
+        let end = problem.find(|it: char| !it.is_ascii_lowercase() && it != '_' && it != '.');
+        let place = self.at(&problem[..end.unwrap_or(problem.len())]);
+        Failure::refused(format!("{place}: {problem}"), remedy)
     }
 
     fn of_rule(&self, index: usize) -> Self {
@@ -258,8 +301,11 @@ impl ReplyKeys {
             Some(CorsChoice::Switch(false)) => replies.cors = Cors::Off,
             None => {}
         }
-        replies.extra_fields =
-            parse_headers(&said.lines, &replies.cors, &format_args!("{place}: header"))?;
+        replies.extra_fields = parse_headers(
+            &said.lines,
+            &replies.cors,
+            &format_args!("{}: header", place.at("header")),
+        )?;
         Ok(said)
     }
 }
@@ -268,12 +314,13 @@ impl ReplyKeys {
 pub(super) fn resolve(
     tables: Vec<SiteTable>,
     lines: Vec<String>,
-    file: &Path,
+    file: &Arc<FileText>,
     settings: &mut Settings,
+    problems: &mut Problems,
 ) -> Result<(), Failure> {
     if tables.len() > SITES_MAX {
         return Err(Failure::refused(
-            format!("{}: {} sites", file.display(), tables.len()),
+            format!("{}: {} sites", file.place("site"), tables.len()),
             format!("write at most {SITES_MAX}"),
         ));
     }
@@ -284,13 +331,17 @@ pub(super) fn resolve(
     };
     let sites = tables.into_iter().enumerate().map(|(index, table)| {
         let place = Place {
-            file: file.to_path_buf(),
+            file: Arc::clone(file),
             site: index + 1,
             rule: None,
         };
-        resolve_site(table, place, &above, settings)
+        resolve_site(table, place, &above, settings, problems)
     });
-    let sites = sites.collect::<Result<Vec<_>, _>>()?;
+    let sites: Vec<_> = sites.collect();
+    let sites: Vec<_> = sites
+        .into_iter()
+        .filter_map(|site| problems.take_some(site))
+        .collect();
     let without = sites.iter().filter(|site| site.site.names.is_empty());
     if let Some(second) = without.skip(1).last() {
         return Err(second.place.refuse(
@@ -299,6 +350,9 @@ pub(super) fn resolve(
         ));
     }
     settings.sites = sites;
+    if !problems.is_empty() {
+        return Ok(());
+    }
     compile(settings, |_| {
         Ok(vec![
             LinkKey::new(b"tried").expect("invariant: it has a length"),
@@ -312,6 +366,7 @@ fn resolve_site(
     place: Place,
     above: &Said,
     settings: &Settings,
+    problems: &mut Problems,
 ) -> Result<SiteSettings, Failure> {
     let names = table.names.unwrap_or_default();
     let rules = table.rule.unwrap_or_default();
@@ -358,7 +413,10 @@ fn resolve_site(
     let mut resolved = Vec::new();
     for (index, rule) in rules.into_iter().enumerate() {
         let place = place.of_rule(index);
-        let (rule, link) = resolve_rule(rule, &said, &place)?;
+        let resolving = resolve_rule(rule, &said, &place);
+        let Some((rule, link)) = problems.take_some(resolving) else {
+            continue;
+        };
         resolved.push(rule);
         if let Some((form, file)) = link {
             links.push(LinkSettings {
@@ -399,7 +457,7 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
         cache_control: table.cache_control,
     };
     let said = keys.lay_over(above, place)?;
-    let networks = |key, texts| resolve_list(texts, &format_args!("{place}: {key}"));
+    let networks = |key, texts| resolve_list(texts, &format_args!("{}: {key}", place.at(key)));
     let (allowed, denied) = (
         networks("allow", table.allow)?,
         networks("deny", table.deny)?,
