@@ -137,6 +137,8 @@ pub struct FileStatus {
     /// Its file system waits for nobody but its disk. If not (NFS, FUSE), reading it and asking for its status are
     /// left to threads of the kernel's, so that one that hangs keeps nobody else waiting.
     pub is_local: bool,
+    /// Reads of it may note their time (`atime`): it is open without `O_NOATIME`, on a mount that notes them.
+    pub notes_reads: bool,
 }
 
 /// Length and hash of the last bytes of a path, to compare another path with.

@@ -195,6 +195,8 @@ pub enum Source {
         is_fixed: bool,
         /// Its file system answers from memory, or waits for a local disk only.
         is_local: bool,
+        /// A read may note its time in it: the kernel refused `O_NOATIME`, and the mount notes them.
+        notes_reads: bool,
     },
     /// A part of a device of a raw store, as long as the object. Its content cannot change.
     Range {

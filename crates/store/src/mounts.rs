@@ -53,6 +53,8 @@ pub(crate) struct Mount {
     pub(crate) is_local: bool,
     /// Its file system is one of [`READ_ONLY_NAMES`].
     pub(crate) is_read_only_type: bool,
+    /// Reads of its files may note their time.
+    pub(crate) notes_reads: bool,
 }
 
 /// The mounts that paths beneath one directory may lead to.
@@ -73,6 +75,7 @@ impl Mounts {
             device: DeviceId::UNKNOWN,
             is_local: false,
             is_read_only_type: false,
+            notes_reads: true,
         },
         beneath: Vec::new(),
         is_mixed: true,
@@ -159,6 +162,16 @@ impl Mounts {
             || self.beneath.iter().any(|(_, mount)| is_it(mount))
     }
 
+    /// Whether reads of a file of this device may note their time: it is on a mount that does, or on none of the list.
+    pub(crate) fn may_note_reads(&self, device: DeviceId) -> bool {
+        let beneath = self.beneath.iter().map(|(_, mount)| mount);
+        let mut of_device = beneath
+            .chain([&self.root])
+            .filter(|mount| mount.device == device)
+            .peekable();
+        of_device.peek().is_none() || of_device.any(|mount| mount.notes_reads)
+    }
+
     /// Whether all mounts that a path beneath the directory may cross are local.
     pub(crate) const fn are_all_local(&self) -> bool {
         self.root.is_local && !self.is_mixed
@@ -181,6 +194,7 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Mount)> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = fields.nth(2)?;
     let point = unescape(fields.nth(1)?);
+    let mut options = fields.next()?.split(|&byte| byte == b',');
     // Any number of optional fields before the hyphen.
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
     let colon = device.iter().position(|&byte| byte == b':')?;
@@ -189,6 +203,7 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Mount)> {
         device: DeviceId::new(major << 32 | minor),
         is_local: LOCAL_TYPES.contains(&kind),
         is_read_only_type: READ_ONLY_NAMES.contains(&kind),
+        notes_reads: !options.any(|option| option == b"noatime" || option == b"ro"),
     };
     Some((point, mount))
 }
@@ -301,6 +316,29 @@ mod tests {
         }
         assert!(Mounts::parse(text, b"/d/a").may_be_read_only_type(device(7, 1)));
         assert!(!Mounts::UNKNOWN.may_be_read_only_type(DeviceId::UNKNOWN));
+    }
+
+    #[test]
+    fn reads_are_noted_by_mounts_that_are_not_said_to_refuse_that() {
+        let text = b"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+            30 27 8:1 / /d rw,nosuid,noatime shared:7 - ext4 /dev/sda1 rw\n\
+            31 30 8:2 / /d/a ro,relatime - ext4 /dev/sda2 rw\n\
+            32 30 8:3 / /d/b rw,nodiratime - ext4 /dev/sda3 rw\n\
+            33 30 8:1 / /d/c rw - ext4 /dev/sda1 ro,noatime\n";
+        let mounts = Mounts::parse(text, b"/d");
+        for (name, expected) in [("f", false), ("a/f", false), ("b/f", true), ("c/f", true)] {
+            assert_eq!(mounts.of(name.as_bytes()).notes_reads, expected, "{name}");
+        }
+        // One of the two mounts of the first does.
+        for (of, expected) in [
+            (device(8, 1), true),
+            (device(8, 2), false),
+            (device(8, 3), true),
+            (device(9, 9), true),
+        ] {
+            assert_eq!(mounts.may_note_reads(of), expected, "{of:?}");
+        }
+        assert!(Mounts::UNKNOWN.root().notes_reads);
     }
 
     #[test]

@@ -234,10 +234,18 @@ impl Root {
         }
         let (file, status) = opened?;
         let is_fixed = self.is_fixed(file.as_fd(), &status);
-        let is_local = match symlinks {
-            Symlinks::Refused => self.mounts.of(name.to_bytes()).is_local,
-            Symlinks::Followed => self.mounts.is_local(DeviceId::new(status.metadata.device)),
+        let device = DeviceId::new(status.metadata.device);
+        let (is_local, mount_notes) = match symlinks {
+            Symlinks::Refused => {
+                let mount = self.mounts.of(name.to_bytes());
+                (mount.is_local, mount.notes_reads)
+            }
+            Symlinks::Followed => (
+                self.mounts.is_local(device),
+                self.mounts.may_note_reads(device),
+            ),
         };
+        let notes_reads = mount_notes && !self.no_access_time.load(Ordering::Relaxed);
         Ok(Opened {
             source: Source::File {
                 descriptor: file,
@@ -245,6 +253,7 @@ impl Root {
                 symlinks,
                 is_fixed,
                 is_local,
+                notes_reads,
             },
             metadata: status.metadata,
         })

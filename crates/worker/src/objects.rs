@@ -578,12 +578,14 @@ fn open<D: Disk>(
             symlinks,
             is_fixed,
             is_local,
+            notes_reads,
         } => FileSource::File {
             descriptor,
             status: FileStatus {
                 path_end: (symlinks == Symlinks::Refused).then(|| PathEnd::of(path.as_bytes())),
                 is_fixed,
                 is_local,
+                notes_reads,
                 ..status_of(metadata, attributes)
             },
         },
@@ -645,6 +647,7 @@ fn status_of(metadata: &Metadata, attributes: Attributes) -> FileStatus {
         path_end: None,
         is_fixed: false,
         is_local: false,
+        notes_reads: false,
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Baseline {
 /// A status just asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Seen {
+    /// Device and inode.
+    pub(super) file: (u64, u64),
     pub(super) identity: Identity,
     /// When it was read last; a file system may not keep that.
     accessed: Time,
@@ -66,6 +68,7 @@ impl From<&libc::stat> for Seen {
             attributes: (links, status.st_mode, status.st_uid, status.st_gid),
         };
         Self {
+            file: (status.st_dev, status.st_ino),
             identity,
             accessed: (status.st_atime, status.st_atime_nsec),
         }
@@ -87,6 +90,10 @@ impl From<&libc::statx> for Seen {
             ),
         };
         Self {
+            file: (
+                libc::makedev(status.stx_dev_major, status.stx_dev_minor),
+                status.stx_ino,
+            ),
             identity,
             accessed: time(status.stx_atime),
         }
@@ -130,8 +137,17 @@ impl Identity {
 }
 
 impl Seen {
+    #[cfg(test)]
+    pub(super) const fn new(file: (u64, u64), identity: Identity, accessed: Time) -> Self {
+        Self {
+            file,
+            identity,
+            accessed,
+        }
+    }
+
     /// Whether one call set all three times, which `touch` does and a write does not.
-    fn is_touched(&self) -> bool {
+    pub(super) fn is_touched(&self) -> bool {
         let Identity {
             modified, changed, ..
         } = self.identity;
@@ -191,10 +207,7 @@ mod tests {
     }
 
     fn seen(identity: Identity) -> Seen {
-        Seen {
-            identity,
-            accessed: (55, 5),
-        }
+        Seen::new((1, 1), identity, (55, 5))
     }
 
     #[test]
@@ -230,10 +243,7 @@ mod tests {
             (sized(1000, (70, 6)), (70, 6), Finding::Dated),
             (sized(1000, (49, 1)), (70, 7), Finding::Dated),
         ] {
-            let now = Seen {
-                identity: now,
-                accessed,
-            };
+            let now = Seen::new((1, 1), now, accessed);
             assert_eq!(before().compare(&now, PATH), expected, "{now:?}");
             // A name of its own explains a new ctime, and nothing else.
             let moved = before().compare(&now, Some(b"/srv/moved"));

@@ -20,7 +20,8 @@
 //! ever; its completions are held until it has answered.
 //!
 //! One `fstat` serves all completions of a file that were reaped together. It costs 170 ns of CPU
-//! time here (decision 4); a read costs 1,700 to 4,000 ns and takes 75,000.
+//! time here (decision 4); a read costs 1,700 to 4,000 ns and takes 75,000. Where reads note their time in the file, one
+//! more is made before they are submitted (`touched`).
 //! Bounded by the length of the table.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -33,6 +34,7 @@ use super::commands::Command;
 use super::limits::{Devices, status};
 use super::page_cache;
 use super::ranges::RangedDevices;
+use super::touched;
 use super::verification::{Held, Progress, Verification};
 use super::witness::Witnesses;
 use crate::{
@@ -85,6 +87,7 @@ struct Described {
     witnesses: Witnesses,
     device: (u32, u32),
     is_local: bool,
+    notes_reads: bool,
 }
 
 /// A file's descriptor, or that of the device that it is a range of.
@@ -120,6 +123,10 @@ pub(super) struct OpenFile {
     device: (u32, u32),
     /// Asking for its status waits for nobody.
     is_local: bool,
+    /// A read may note its time in it, and asking for its status waits for nobody.
+    notes_reads: bool,
+    /// It is one of [`Files::to_be_read`].
+    is_to_be_read: bool,
     change_state: ChangeState,
     witnesses: Witnesses,
     /// Commands enqueued or in flight on it.
@@ -224,7 +231,9 @@ pub(super) struct Files {
     devices: Devices,
     pub(super) ranged: RangedDevices,
     round: u64,
-    /// `fstat` calls made by [`Files::check`].
+    /// Files whose reads may note their time, and of which reads were enqueued and not submitted yet.
+    to_be_read: Vec<u16>,
+    /// `fstat` calls made by [`Files::check`] and [`Files::look_before_reads`].
     pub(super) check_calls: u64,
     /// Files whose `ctime` moved without a write.
     pub(super) touched_files: u64,
@@ -243,6 +252,7 @@ impl Files {
             devices: Devices::default(),
             ranged: RangedDevices::default(),
             round: 0,
+            to_be_read: Vec::new(),
             check_calls: 0,
             touched_files: 0,
             verified_files: 0,
@@ -301,6 +311,7 @@ impl Files {
             witnesses,
             device,
             is_local,
+            notes_reads,
         } = described;
         let entry = &mut self.entries[usize::from(index)];
         entry.file = Some(OpenFile {
@@ -311,6 +322,8 @@ impl Files {
             reads: 0,
             device,
             is_local,
+            notes_reads,
+            is_to_be_read: false,
             change_state,
             witnesses,
             commands: 0,
@@ -347,6 +360,7 @@ impl Files {
             witnesses: Witnesses::default(),
             device: facts.device,
             is_local: true,
+            notes_reads: false,
         };
         Ok(self.insert(index, descriptor, range.start_bytes, described))
     }
@@ -359,7 +373,10 @@ impl Files {
     ) -> Result<Described, DiskError> {
         let limits = self.devices.look_up(status, slot_bytes)?;
         let &FileStatus {
-            device, is_local, ..
+            device,
+            is_local,
+            notes_reads,
+            ..
         } = status;
         let (change_state, witnesses) = if status.is_fixed {
             (ChangeState::Unchecked, Witnesses::default())
@@ -378,6 +395,7 @@ impl Files {
             witnesses,
             device,
             is_local,
+            notes_reads: notes_reads && is_local,
         })
     }
 
@@ -398,6 +416,7 @@ impl Files {
             witnesses,
             device: (libc::major(status.st_dev), libc::minor(status.st_dev)),
             is_local: true,
+            notes_reads: false,
         })
     }
 
@@ -445,6 +464,39 @@ impl Files {
     /// earlier check does not cover bytes read later.
     pub(super) fn start_round(&mut self) {
         self.round += 1;
+    }
+
+    /// A read of the file is enqueued: if it may note its time, the file is looked at before.
+    pub(super) fn expect_read(&mut self, index: u16) {
+        let file = self.at(index);
+        if file.notes_reads && !file.is_to_be_read {
+            file.is_to_be_read = true;
+            self.to_be_read.push(index);
+        }
+    }
+
+    /// Looks at the files that are about to be read, and notes those that were touched: the read moves what tells that
+    /// from a write (`touched`).
+    pub(super) fn look_before_reads(&mut self) {
+        while let Some(index) = self.to_be_read.pop() {
+            let Some(file) = &mut self.entries[usize::from(index)].file else {
+                continue;
+            };
+            file.is_to_be_read = false;
+            let before = match &file.change_state {
+                ChangeState::Unchecked | ChangeState::Changed => continue,
+                ChangeState::Unchanged(before, _) => before,
+                ChangeState::Verifying(verification) => &verification.status,
+            };
+            self.check_calls += 1;
+            // What a failure means is found out by the check behind the read.
+            if let Ok(status) = status(file.descriptor.as_fd()) {
+                let now = Seen::from(&status);
+                if !before.identity.is_same(&now.identity) && now.is_touched() {
+                    touched::note(&now);
+                }
+            }
+        }
     }
 
     /// Whether the content is unchanged; asks the kernel once a round.
@@ -608,7 +660,11 @@ fn compare(file: BorrowedFd<'_>, before: &Baseline, now: &Seen) -> (Finding, Bas
         identity: now.identity,
         path_end: path.as_deref().map(PathEnd::of),
     };
-    (before.compare(now, path.as_deref()), after)
+    let finding = match before.compare(now, path.as_deref()) {
+        Finding::Dated if touched::is_noted(now) => Finding::Unclear,
+        finding => finding,
+    };
+    (finding, after)
 }
 
 /// The state of a file just opened, whose identity is known since before.

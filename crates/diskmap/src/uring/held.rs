@@ -54,6 +54,7 @@ impl Uring {
             } => {
                 let (number, flags, place) = self.target(Some(file), offset_bytes);
                 self.counters.disk_verify_commands += 1;
+                self.files.expect_read(file);
                 let read = opcode::Read::new(types::Fd(number), target, length_bytes);
                 read.offset(place).build().flags(flags)
             }

@@ -40,6 +40,7 @@ mod limits;
 mod page_cache;
 mod ranges;
 mod runs;
+mod touched;
 mod verification;
 mod witness;
 
@@ -370,6 +371,7 @@ impl Uring {
 
     fn submit(&mut self) -> Result<(), DiskError> {
         self.end_run();
+        self.files.look_before_reads();
         self.ring
             .submit(&mut self.counters.disk_enter_calls)
             .map_err(DiskError::Io)?;
@@ -648,6 +650,7 @@ impl Disk for Uring {
         if let Some(index) = file {
             let limits = &self.files.at(index).limits;
             check_alignment(read.offset_bytes, read.length_bytes, limits);
+            self.files.expect_read(index);
             self.register_if_due(index);
         }
         self.counters.disk_read_commands += 1;

@@ -295,9 +295,14 @@ fn files_without_read_permission_are_refused() {
     }
 }
 
-/// Whether the open file of a first find notes the time of reads.
+/// Whether the open file of a first find notes the time of reads, if its mount does; it is said so, too.
 fn notes_access_time(found: &Found) -> bool {
-    let Some(Source::File { descriptor, .. }) = &found.opened else {
+    let Some(Source::File {
+        descriptor,
+        notes_reads,
+        ..
+    }) = &found.opened
+    else {
         panic!("not newly opened: {found:?}");
     };
     let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
@@ -307,7 +312,11 @@ fn notes_access_time(found: &Found) -> bool {
         .find_map(|line| line.strip_prefix("flags:"))
         .unwrap();
     let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
-    flags & libc::O_NOATIME == 0
+    let is_noted = flags & libc::O_NOATIME == 0;
+    let name = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).unwrap();
+    let mount = crate::mounts::Mounts::read(name.parent().unwrap()).root();
+    assert_eq!(*notes_reads, is_noted && mount.notes_reads);
+    is_noted
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Bench, NOW, is_readable, pattern};
+use super::{Bench, Mode, NOW, is_readable, pattern};
 use crate::{Disk, DiskError, FileIndex, FileSource, FileStatus, PathEnd};
 
 fn serving(size_bytes: u64) -> (Bench, PathBuf, FileIndex) {
@@ -179,7 +179,11 @@ fn a_file_that_cannot_change_is_not_checked() {
 
 /// A file, opened and with its status, as the store passes it.
 pub(super) fn known(path: &Path, block_bytes: u32) -> FileSource {
-    let file = File::from(super::descriptor(path, super::Mode::Direct));
+    known_in(path, block_bytes, Mode::Direct)
+}
+
+pub(super) fn known_in(path: &Path, block_bytes: u32, mode: Mode) -> FileSource {
+    let file = File::from(super::descriptor(path, mode));
     let meta = file.metadata().expect("an open file");
     let nanos = |nanos: i64| u32::try_from(nanos).expect("below 10^9");
     FileSource::File {
@@ -198,6 +202,7 @@ pub(super) fn known(path: &Path, block_bytes: u32) -> FileSource {
             path_end: None,
             is_fixed: false,
             is_local: true,
+            notes_reads: mode == Mode::Noted,
         },
         descriptor: file.into(),
     }

@@ -137,6 +137,8 @@ impl Bench {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     Direct,
+    /// As the store opens files of another owner: reads note their time.
+    Noted,
     Cached,
 }
 
@@ -145,6 +147,7 @@ fn descriptor(path: &Path, mode: Mode) -> OwnedFd {
     // As the store opens its files: a read must not move the time that tells `touch` from a write.
     let flags = match mode {
         Mode::Direct => libc::O_DIRECT | libc::O_NOATIME,
+        Mode::Noted => libc::O_DIRECT,
         Mode::Cached => 0,
     };
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {

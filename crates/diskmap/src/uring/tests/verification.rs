@@ -1,7 +1,7 @@
 //! Files that are appended to or touched while they are served: what was read of them is compared with what
 //! is there now, and only if it is the same they are served on.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
@@ -10,8 +10,8 @@ use std::process::Command as Process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use super::changes::{known, overwrite};
-use super::{Bench, NOW, is_readable, pattern};
+use super::changes::{known, known_in, overwrite};
+use super::{Bench, Mode, NOW, is_readable, pattern};
 use crate::{Disk, DiskError, FileIndex, FileSource, PathEnd};
 
 const SIZE_BYTES: u64 = 300_000;
@@ -158,6 +158,86 @@ fn a_touched_file_is_served_on() {
         // Still a later write is none of them.
         overwrite(&path, b"new");
         assert_eq!(bench.read(file, 0), Err(DiskError::Changed), "{command}");
+    }
+}
+
+/// Reads a file as any other program does, until the time of that is in the file.
+fn read_until_noted(path: &Path) {
+    while {
+        fs::read(path).expect("our own file");
+        let meta = fs::metadata(path).expect("it is there");
+        meta.accessed().expect("a time") <= meta.modified().expect("a time")
+    } {}
+}
+
+/// A file whose reads note their time, its first block read; `None` where the mount keeps no such times.
+fn serving_noted() -> Option<(Bench, PathBuf, FileIndex)> {
+    let mut bench = Bench::new();
+    let path = bench.create("served", SIZE_BYTES);
+    let long_ago = FileTimes::new().set_accessed(SystemTime::UNIX_EPOCH);
+    let writer = OpenOptions::new().write(true).open(&path);
+    writer
+        .and_then(|file| file.set_times(long_ago))
+        .expect("our own file");
+    fs::read(&path).expect("our own file");
+    let meta = fs::metadata(&path).expect("it is there");
+    if meta.accessed().expect("a time") == SystemTime::UNIX_EPOCH {
+        eprintln!("SKIPPED: the mount does not note the time of reads");
+        return None;
+    }
+    let source = known_in(&path, 4096, Mode::Noted);
+    let (file, _) = bench.disk.open(source).expect("there is room");
+    assert_eq!(bench.read(file, 0), Ok(pattern(0, 4096)));
+    Some((bench, path, file))
+}
+
+/// The file is looked at before a read moves atime. Who reads it before that look leaves nothing that tells a touch from
+/// a write.
+#[test]
+fn a_file_whose_reads_move_its_atime_is_served_on_when_it_was_touched() {
+    for is_read_by_another_first in [false, true] {
+        let Some((mut bench, path, file)) = serving_noted() else {
+            return;
+        };
+        shell(&path, "touch served");
+        if is_read_by_another_first {
+            read_until_noted(&path);
+        }
+        bench.enqueue(file, 8192, 4096, 1);
+        bench.disk.sqsync(NOW).expect("a working ring");
+        read_until_noted(&path);
+        let expected = if is_read_by_another_first {
+            Err(DiskError::Changed)
+        } else {
+            Ok(pattern(8192, 4096))
+        };
+        assert_eq!(bench.run()[0].1, expected);
+    }
+}
+
+/// Another worker's read may be the one that moves atime.
+#[test]
+fn a_touched_file_is_served_on_by_a_disk_whose_read_is_the_second() {
+    for is_overwritten in [false, true] {
+        let Some((mut first, path, file)) = serving_noted() else {
+            return;
+        };
+        let mut second = Bench::new();
+        let source = known_in(&path, 4096, Mode::Noted);
+        let (file_of_second, _) = second.disk.open(source).expect("there is room");
+        assert_eq!(second.read(file_of_second, 0), Ok(pattern(0, 4096)));
+        shell(&path, "touch served");
+        assert_eq!(first.read(file, 4096), Ok(pattern(4096, 4096)));
+        read_until_noted(&path);
+        if is_overwritten {
+            overwrite(&path, b"new");
+        }
+        let expected = if is_overwritten {
+            Err(DiskError::Changed)
+        } else {
+            Ok(pattern(8192, 4096))
+        };
+        assert_eq!(second.read(file_of_second, 8192), expected);
     }
 }
 
