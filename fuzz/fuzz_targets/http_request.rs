@@ -109,8 +109,8 @@ fn check_verdict(request: &Request<'_>, options: &ReplyOptions<'_>) {
         is_secure: options.is_secure,
         unix_seconds: options.unix_seconds_now,
     };
-    if let Verdict::Serve(path) = SITES.decide(request, &client) {
-        let path = path.as_deref().unwrap_or(&request.path);
+    if let Verdict::Serve(place) = SITES.decide(request, &client) {
+        let path = place.path.as_deref().unwrap_or(&request.path);
         check_path(path);
         assert!(
             path.starts_with("/open/") || path.ends_with(".m3u8"),

@@ -232,6 +232,8 @@ pub enum LookupError {
 pub struct LookupPlan {
     /// To be given back.
     pub token: LookupToken,
+    /// In which of the store's directories.
+    pub directory: u16,
     /// Decoded, starts with `/`, without dot segments; of a directory that was asked for, the path
     /// of its index.
     pub path: String,

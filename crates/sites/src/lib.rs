@@ -107,12 +107,21 @@ pub struct Client {
 /// What is done with a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The object is looked up, by this path in place of the request's, if there is one.
-    Serve(Option<String>),
+    /// The object is looked up.
+    Serve(Place),
     /// It is answered with this status and location.
     Redirect(Status, String),
     /// It is refused.
     Refuse(Status),
+}
+
+/// Where an object is looked up.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// In which of the store's directories.
+    pub directory: u16,
+    /// By which path, in place of the request's; `None`: by that.
+    pub path: Option<String>,
 }
 
 impl Sites {
@@ -256,7 +265,10 @@ impl Compiled {
         match &rule.action {
             Action::Serve => {
                 let looked_up = rule.folder.map(path);
-                Verdict::Serve(looked_up.or_else(|| path_token.map(|_| path.to_owned())))
+                Verdict::Serve(Place {
+                    directory: rule.folder.directory(),
+                    path: looked_up.or_else(|| path_token.map(|_| path.to_owned())),
+                })
             }
             Action::Redirect(to) => Verdict::Redirect(to.status(), to.location(request)),
             Action::Refuse(status) => Verdict::Refuse(*status),

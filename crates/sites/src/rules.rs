@@ -40,6 +40,8 @@ pub struct Folder {
     cut: Box<str>,
     /// What stands before the rest: the same.
     root: Box<str>,
+    /// In which of the store's directories.
+    directory: u16,
 }
 
 /// Why something is no folder: it does not begin with a slash, ends with one, or has an empty, `.` or `..` part.
@@ -64,7 +66,19 @@ impl Folder {
         Ok(Self {
             cut: cut.into(),
             root: root.into(),
+            directory: 0,
         })
+    }
+
+    /// The same in the store's directory with this index, in place of its first.
+    #[must_use]
+    pub fn in_directory(self, directory: u16) -> Self {
+        Self { directory, ..self }
+    }
+
+    /// In which of the store's directories its paths are looked up.
+    pub(crate) const fn directory(&self) -> u16 {
+        self.directory
     }
 
     /// The path that is looked up for another; `None`: that one.

@@ -20,6 +20,13 @@ fn ask(sites: &Sites, url: &str, client: &Client) -> Verdict {
     sites.decide(&request, client)
 }
 
+fn serve(path: Option<&str>) -> Verdict {
+    Verdict::Serve(Place {
+        path: path.map(str::to_owned),
+        ..Place::default()
+    })
+}
+
 fn rule(action: Action) -> Rule {
     Rule {
         action,
@@ -45,7 +52,7 @@ fn without_sites_all_is_served_but_hidden_files() {
         "/a..b",
         "http://h/a",
     ] {
-        assert_eq!(ask(&sites, url, &CLIENT), Verdict::Serve(None), "{url}");
+        assert_eq!(ask(&sites, url, &CLIENT), serve(None), "{url}");
     }
     for url in [
         "/.htpasswd",
@@ -61,7 +68,7 @@ fn without_sites_all_is_served_but_hidden_files() {
         ..Site::default()
     };
     let sites = Sites::new(Vec::new(), shown).unwrap();
-    assert_eq!(ask(&sites, "/.htpasswd", &CLIENT), Verdict::Serve(None));
+    assert_eq!(ask(&sites, "/.htpasswd", &CLIENT), serve(None));
 }
 
 #[test]
@@ -78,7 +85,7 @@ fn a_site_is_found_by_the_name_of_the_request() {
     for (url, verdict) in [
         ("http://a.example/x", Verdict::Refuse(Status::Gone)),
         ("http://x.b.example:8080/x", Verdict::Refuse(Status::Gone)),
-        ("http://c.example/x", Verdict::Serve(None)),
+        ("http://c.example/x", serve(None)),
         (
             "http://192.0.2.1/x",
             Verdict::Refuse(Status::MisdirectedRequest),
@@ -106,12 +113,9 @@ fn plain_http_is_sent_to_https_but_not_the_challenge_of_an_authority() {
     };
     let redirect = Verdict::Redirect(Status::MovedPermanently, "https://h/a?b".into());
     assert_eq!(ask(&sites, "http://h:80/a?b", &plain), redirect);
-    assert_eq!(
-        ask(&sites, "http://h:80/a?b", &CLIENT),
-        Verdict::Serve(None)
-    );
+    assert_eq!(ask(&sites, "http://h:80/a?b", &CLIENT), serve(None));
     let challenge = "/.well-known/acme-challenge/token";
-    assert_eq!(ask(&sites, challenge, &plain), Verdict::Serve(None));
+    assert_eq!(ask(&sites, challenge, &plain), serve(None));
 }
 
 #[test]
@@ -149,19 +153,15 @@ fn a_rule_is_for_networks_and_for_signed_links() {
         ..CLIENT
     };
     for (url, client, verdict) in [
-        ("/open/a".to_owned(), CLIENT, Verdict::Serve(None)),
-        ("/open/a".to_owned(), other, Verdict::Serve(None)),
+        ("/open/a".to_owned(), CLIENT, serve(None)),
+        ("/open/a".to_owned(), other, serve(None)),
         ("/vod/a".to_owned(), CLIENT, forbidden.clone()),
-        (
-            format!("/vod/a?hdnts={token}"),
-            CLIENT,
-            Verdict::Serve(None),
-        ),
+        (format!("/vod/a?hdnts={token}"), CLIENT, serve(None)),
         (format!("/vod/a?hdnts={token}"), other, forbidden.clone()),
         (
             format!("/hdnts={token}/vod/a"),
             CLIENT,
-            Verdict::Serve(Some("/vod/a".into())),
+            serve(Some("/vod/a")),
         ),
         (
             format!("/hdnts={token}/vod/../a"),
@@ -176,7 +176,7 @@ fn a_rule_is_for_networks_and_for_signed_links() {
         (
             format!("/hdnts={token}/open/a"),
             CLIENT,
-            Verdict::Serve(Some("/open/a".into())),
+            serve(Some("/open/a")),
         ),
     ] {
         assert_eq!(ask(&sites, &url, &client), verdict, "{url}");

@@ -88,7 +88,11 @@ impl Catalogue {
         let index = self.asked.iter().position(answers)?;
         let (id, name) = self.asked.remove(index)?;
         let result = self.answer(&name).map_err(OpenError::Refused);
-        Some(Reply::LookUp { id, name, result })
+        Some(Reply::LookUp {
+            id,
+            key: name,
+            result,
+        })
     }
 
     fn answer(&self, name: &str) -> Result<Opened, StoreRefusal> {

@@ -1,5 +1,5 @@
-//! A directory of the host. Files are opened at once if the kernel has the path in its caches and
-//! the file system is local, else in a thread.
+//! Directories of the host. Files are opened at once if the kernel has the path in its caches and
+//! the file system is local, else in a thread. All directories share the threads.
 //!
 //! The worker itself calls `openat2` with `RESOLVE_CACHED`, and `statx` on files of local file
 //! systems: both answer from memory. `RESOLVE_CACHED` alone is not enough. It keeps the path walk
@@ -20,26 +20,22 @@ use std::sync::Arc;
 use clock::Instant;
 
 use crate::coldness::Coldness;
+use crate::path::split_key;
 use crate::path_watch::{PathAnswer, PathWatch};
 use crate::probe::{self, Probed};
 use crate::root::{Asked, CurrentRoot, OpenError, Resolve, Root, c_string, open_error_of};
 use crate::threads::{LookUpRequest, Reply, Threads};
 use crate::{DeviceId, Metadata, Notice, Opened, Opening, StoreConfig, StoreError};
 
+/// The served directories. A key ([`crate::path::key_of`]) says in which one a name is looked up.
 #[derive(Debug)]
-pub(crate) struct Directory {
-    current: Arc<CurrentRoot>,
-    /// The root when `version` was read.
-    root: Arc<Root>,
-    version: u64,
+pub(crate) struct Directories {
+    /// By their index, at least one.
+    served: Vec<Served>,
     threads: Threads,
     /// Whether to ask the kernel's caches first.
     cached_lookups: bool,
-    probed: Probed,
     coldness: Coldness,
-    path_watch: PathWatch,
-    /// The served path could not be followed when it was tried last.
-    has_failed: bool,
     notice: Option<Notice>,
     /// What the worker does not need any more and a thread is to close, with its device.
     unneeded: Vec<(DeviceId, OwnedFd)>,
@@ -47,48 +43,92 @@ pub(crate) struct Directory {
     scratch: Vec<u8>,
 }
 
-impl Directory {
-    pub(crate) fn open(path: &Path, config: &StoreConfig) -> Result<Self, StoreError> {
+/// One of them.
+#[derive(Debug)]
+struct Served {
+    current: Arc<CurrentRoot>,
+    /// The root when `version` was read.
+    root: Arc<Root>,
+    version: u64,
+    probed: Probed,
+    path_watch: PathWatch,
+    /// The served path could not be followed when it was tried last.
+    has_failed: bool,
+}
+
+impl Served {
+    fn open(path: &Path, config: &StoreConfig) -> Result<Self, StoreError> {
         let root = Root::open(path, config.direct)?;
-        let cached_lookups = root.supports_cached_lookups()? && config.cached_lookups;
         let probed = probe::probe(&root, path)?;
         let current = Arc::new(CurrentRoot::new(path, root));
-        let threads = Threads::start(&current, config.threads, config.lookups_max)
-            .map_err(StoreError::Threads)?;
         Ok(Self {
             root: current.get(),
             version: current.version(),
             current,
-            threads,
-            cached_lookups,
             probed,
-            coldness: Coldness::default(),
             path_watch: PathWatch::new(),
             has_failed: false,
+        })
+    }
+}
+
+impl Directories {
+    pub(crate) fn open(paths: &[&Path], config: &StoreConfig) -> Result<Self, StoreError> {
+        let served = paths.iter().map(|path| Served::open(path, config));
+        let served = served.collect::<Result<Vec<_>, _>>()?;
+        let first = served.first().expect("invariant: there is a directory");
+        let cached_lookups = first.root.supports_cached_lookups()? && config.cached_lookups;
+        let currents = served.iter().map(|served| Arc::clone(&served.current));
+        let threads = Threads::start(&currents.collect(), config.threads, config.lookups_max)
+            .map_err(StoreError::Threads)?;
+        Ok(Self {
+            served,
+            threads,
+            cached_lookups,
+            coldness: Coldness::default(),
             notice: None,
             unneeded: Vec::new(),
             scratch: Vec::new(),
         })
     }
 
-    /// The device that a look-up of `name` depends on, if no symbolic link leads to another.
-    pub(crate) fn device_of_name(&self, name: &str) -> DeviceId {
-        self.root.mounts().of(name.as_bytes()).device
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.served.len()
     }
 
-    /// Opens a name, unless it leads to the object that it led to before (`known`) and that is unchanged.
-    /// Such a name is most certainly in the kernel's caches. Call [`Directory::poll_unneeded`] afterwards.
+    /// The device that a look-up of `key` depends on, if no symbolic link leads to another.
+    pub(crate) fn device_of_key(&self, key: &str) -> DeviceId {
+        let (index, name) = split_key(key);
+        self.served[index].root.mounts().of(name.as_bytes()).device
+    }
+
+    /// The path of what a key is for.
+    pub(crate) fn path_of(&self, key: &str) -> String {
+        match split_key(key) {
+            (0, name) => format!("/{name}"),
+            (index, name) => {
+                let directory = self.served[index].current.path();
+                format!("{}/{name}", directory.display())
+            }
+        }
+    }
+
+    /// Opens what a key is for, unless it leads to the object that it led to before (`known`) and that is
+    /// unchanged. Such a name is most certainly in the kernel's caches. Call [`Directories::poll_unneeded`]
+    /// afterwards.
     pub(crate) fn open_object(
         &mut self,
         now: Instant,
-        name: &str,
+        key: &str,
         known: Option<&Metadata>,
     ) -> Opening {
-        self.refresh();
-        if self.wants_follow(now) {
+        let (index, name) = split_key(key);
+        self.refresh(index);
+        if self.wants_follow(index, now) {
             return Opening::WouldBlock(DeviceId::UNKNOWN, Resolve::Anew);
         }
-        let mounts = self.root.mounts();
+        let mounts = self.served[index].root.mounts();
         let (mount, own) = (mounts.of(name.as_bytes()), mounts.root());
         let resolve = if mount.device == own.device {
             Resolve::OwnMount
@@ -103,7 +143,8 @@ impl Directory {
         if known.is_none() && !self.coldness.wants_look() {
             return later;
         }
-        let opened = self.ask_caches(name, known, mount.device);
+        let device = mount.device;
+        let opened = self.ask_caches(index, name, known, device);
         let is_miss = |error: &io::Error| error.raw_os_error() == Some(libc::EAGAIN);
         match &opened {
             _ if known.is_some() => {}
@@ -126,25 +167,25 @@ impl Directory {
     /// object that is known.
     fn ask_caches(
         &mut self,
+        index: usize,
         name: &str,
         known: Option<&Metadata>,
         device: DeviceId,
     ) -> io::Result<Option<Opened>> {
         let name = c_string(&mut self.scratch, name.as_bytes());
+        let root = &self.served[index].root;
         let mut unneeded = Vec::new();
-        let opened = match known.map(|known| self.root.ask(name, known, &mut unneeded)) {
+        let opened = match known.map(|known| root.ask(name, known, &mut unneeded)) {
             Some(Ok(Asked::Same)) => return Ok(None),
             Some(Err(error)) => Err(error),
             Some(Ok(Asked::Other(pointer))) => {
                 let resolve = Resolve::CachedOnly;
-                let opened = self.root.open_object(name, resolve, &mut unneeded);
+                let opened = root.open_object(name, resolve, &mut unneeded);
                 let metadata = opened.as_ref().ok().map(|opened| &opened.metadata);
                 unneeded.extend(pointer.into_unneeded(metadata));
                 opened
             }
-            None => self
-                .root
-                .open_object(name, Resolve::CachedOnly, &mut unneeded),
+            None => root.open_object(name, Resolve::CachedOnly, &mut unneeded),
         };
         let of_device = |descriptor| (device, descriptor);
         self.unneeded.extend(unneeded.into_iter().map(of_device));
@@ -152,37 +193,40 @@ impl Directory {
     }
 
     /// Whether the served path may lead to another directory, so that a thread is to follow it.
-    fn wants_follow(&mut self, now: Instant) -> bool {
-        let mut path_watch = self.path_watch;
-        let follows = path_watch.wants_follow(now, || self.ask_path());
-        self.path_watch = path_watch;
+    fn wants_follow(&mut self, index: usize, now: Instant) -> bool {
+        let mut path_watch = self.served[index].path_watch;
+        let follows = path_watch.wants_follow(now, || self.ask_path(index));
+        self.served[index].path_watch = path_watch;
         follows
     }
 
-    fn may_ask_path(&self) -> bool {
-        self.cached_lookups && self.root.mounts().root().is_local
+    fn may_ask_path(&self, index: usize) -> bool {
+        self.cached_lookups && self.served[index].root.mounts().root().is_local
     }
 
     /// Asks the kernel's caches what the served path leads to.
-    fn ask_path(&mut self) -> PathAnswer {
-        if !self.may_ask_path() {
+    fn ask_path(&mut self, index: usize) -> PathAnswer {
+        if !self.may_ask_path(index) {
             return PathAnswer::NotAsked;
         }
         let mut unneeded = Vec::new();
-        let answer = self.current.ask_path(&self.root, &mut unneeded);
+        let Served { current, root, .. } = &self.served[index];
+        let answer = current.ask_path(root, &mut unneeded);
         let of_device = |descriptor| (DeviceId::UNKNOWN, descriptor);
         self.unneeded.extend(unneeded.into_iter().map(of_device));
         answer
     }
 
     /// Notes that a thread has followed the served path.
-    fn note_followed(&mut self, now: Instant, followed: &Result<bool, StoreError>) {
-        let may_ask = self.may_ask_path();
-        self.path_watch
+    fn note_followed(&mut self, now: Instant, index: usize, followed: &Result<bool, StoreError>) {
+        let may_ask = self.may_ask_path(index);
+        let served = &mut self.served[index];
+        served
+            .path_watch
             .note_followed(now, followed.is_ok(), may_ask);
-        let had_failed = core::mem::replace(&mut self.has_failed, followed.is_err());
+        let had_failed = core::mem::replace(&mut served.has_failed, followed.is_err());
         match followed {
-            Ok(true) => self.notice = Some(Notice::Switched),
+            Ok(true) => self.notice = Some(Notice::Switched(served.current.path().to_owned())),
             Ok(false) => {}
             Err(_) if had_failed => {}
             Err(error) => self.notice = Some(Notice::NotFollowed(error.to_string())),
@@ -199,12 +243,13 @@ impl Directory {
         self.unneeded.pop()
     }
 
-    /// Has a thread resolve and open the name.
-    pub(crate) fn submit(&mut self, id: u64, name: String, device: DeviceId, resolve: Resolve) {
-        let root = (resolve != Resolve::Anew).then(|| Arc::clone(&self.root));
+    /// Has a thread resolve and open what the key is for.
+    pub(crate) fn submit(&mut self, id: u64, key: String, device: DeviceId, resolve: Resolve) {
+        let (index, _) = split_key(&key);
+        let root = (resolve != Resolve::Anew).then(|| Arc::clone(&self.served[index].root));
         let request = LookUpRequest {
             id,
-            name,
+            key,
             resolve,
             root,
         };
@@ -224,18 +269,20 @@ impl Directory {
         self.threads.close(device, descriptor);
     }
 
-    pub(crate) fn open_root(&mut self) {
-        self.threads.open_root();
+    pub(crate) fn open_roots(&mut self) {
+        self.threads.open_roots();
     }
 
     pub(crate) fn poll_reply(&mut self, now: Instant) -> Option<Reply> {
         let reply = self.threads.poll_reply();
-        if let Some(Reply::Root(_) | Reply::Followed(_)) = reply {
-            // Now: an idle server has no look-up that would refresh it.
-            self.refresh();
-        }
-        if let Some(Reply::Followed(followed)) = &reply {
-            self.note_followed(now, followed);
+        // Now: an idle server has no look-up that would refresh it.
+        match &reply {
+            Some(Reply::Roots(_)) => (0..self.served.len()).for_each(|index| self.refresh(index)),
+            Some(Reply::Followed(index, followed)) => {
+                self.refresh(*index);
+                self.note_followed(now, *index, followed);
+            }
+            _ => {}
         }
         reply
     }
@@ -254,24 +301,26 @@ impl Directory {
         self.threads.queued(device)
     }
 
-    /// Changes when a thread has replaced the root or its mounts.
+    /// Changes when a thread has replaced the first root or its mounts.
     #[cfg(test)]
     pub(crate) fn version(&self) -> u64 {
-        self.current.version()
+        self.served[0].current.version()
     }
 
-    pub(crate) const fn probed(&self) -> &Probed {
-        &self.probed
+    /// What was found out about `O_DIRECT` in each.
+    pub(crate) fn probed(&self) -> impl Iterator<Item = &Probed> {
+        self.served.iter().map(|served| &served.probed)
     }
 
     /// Takes over a root that a thread has replaced.
-    fn refresh(&mut self) {
-        let version = self.current.version();
-        if version != self.version
-            && let Some(root) = self.current.try_get()
+    fn refresh(&mut self, index: usize) {
+        let served = &mut self.served[index];
+        let version = served.current.version();
+        if version != served.version
+            && let Some(root) = served.current.try_get()
         {
-            self.version = version;
-            let old = core::mem::replace(&mut self.root, root);
+            served.version = version;
+            let old = core::mem::replace(&mut served.root, root);
             self.release_root(old);
         }
     }

@@ -1,4 +1,4 @@
-//! A directory, or a raw store ([`raw`]), served as objects whose content does not change while they are
+//! Directories, or a raw store ([`raw`]), served as objects whose content does not change while they are
 //! sent.
 //!
 //! [`Store::look_up`] resolves a path to an open file and never waits for the disk. A path that the
@@ -80,7 +80,7 @@ pub use counters::Counters;
 pub use notice::Notice;
 pub use path::PATH_BYTES_MAX;
 
-use directory::Directory;
+use directory::Directories;
 use lookups::Lookups;
 use raw::{Served, Volume};
 use root::{OpenError, Resolve};
@@ -189,7 +189,7 @@ pub enum Source {
         descriptor: OwnedFd,
         /// From the same `statx` as the metadata.
         attributes: Attributes,
-        /// Whether the object's name is the path of the file in the directory.
+        /// Whether the object's name is the path of the file in the directories.
         symlinks: Symlinks,
         /// Nobody can change its content while it is open: nothing to check after reads.
         is_fixed: bool,
@@ -320,7 +320,7 @@ pub enum StoreRefusal {
     /// The path does not exist.
     #[error("no such object")]
     NotFound,
-    /// A directory.
+    /// A directories.
     #[error("a directory")]
     Directory,
     /// The path exists and must not be served: no permission, a symbolic link that leads outside,
@@ -358,7 +358,7 @@ pub enum StoreError {
         error: std::io::Error,
     },
     /// The kernel has no `openat2`, or a filter refuses it. There is nothing in its place: no other
-    /// call keeps a path beneath a directory.
+    /// call keeps a path beneath a directories.
     #[error(
         "the system call openat2 is refused ({0}); allow it in the seccomp profile; in a unit for systemd \
          leave out RestrictSUIDSGID= and DynamicUser=, which implies it; before Linux 5.6 there is none"
@@ -397,6 +397,8 @@ pub struct Store {
     retired_time_max: Duration,
     /// Result of the last [`Store::reopen`].
     reopened: Option<Result<(), StoreError>>,
+    /// Buffer for the key of a name.
+    key: String,
     /// The latest `now` of a caller.
     now: Instant,
     counters: Counters,
@@ -404,7 +406,7 @@ pub struct Store {
 
 #[derive(Debug)]
 enum Backend {
-    Directory(Directory),
+    Directories(Directories),
     Catalogue(Catalogue),
     Volume(Box<Served>),
 }
@@ -436,7 +438,7 @@ enum Opening {
 }
 
 impl Store {
-    /// Serves the files of a directory. Starts the threads.
+    /// Serves the files of a directories. Starts the threads.
     ///
     /// # Errors
     /// What is missing, and what to do about it.
@@ -444,8 +446,19 @@ impl Store {
     /// # Panics
     /// If a number in `config` is out of its range.
     pub fn open_directory(path: &Path, config: StoreConfig) -> Result<Self, StoreError> {
-        let directory = Directory::open(path, &config)?;
-        Ok(Self::new(Backend::Directory(directory), &config))
+        Self::open_directories(&[path], config)
+    }
+
+    /// Serves the files of several directories, which share the threads and all bounds: [`Store::look_up_in`].
+    ///
+    /// # Errors
+    /// As [`Store::open_directory`].
+    ///
+    /// # Panics
+    /// The same, and without a directory.
+    pub fn open_directories(paths: &[&Path], config: StoreConfig) -> Result<Self, StoreError> {
+        let directories = Directories::open(paths, &config)?;
+        Ok(Self::new(Backend::Directories(directories), &config))
     }
 
     /// Serves the entries of a catalogue, without a file system, descriptors or threads. The same
@@ -488,6 +501,7 @@ impl Store {
             unused_time_max: config.unused_time_max,
             retired_time_max: config.retired_time_max,
             reopened: None,
+            key: String::new(),
             now: Instant::ZERO,
             counters: Counters::default(),
         }
@@ -496,10 +510,27 @@ impl Store {
     /// Looks up a path that starts with `/`, is percent-decoded and has no dot segments; other paths
     /// are not found. Never blocks. A later answer carries `token`.
     pub fn look_up(&mut self, now: Instant, token: u64, path: &str) -> LookUp {
+        self.look_up_in(now, token, 0, path)
+    }
+
+    /// The same in the directory with this index, of several; without one of this index, nothing is found.
+    pub fn look_up_in(&mut self, now: Instant, token: u64, directory: u16, path: &str) -> LookUp {
         self.now = now;
-        let Some(name) = path::name_of(path) else {
-            return self.refuse(StoreRefusal::NotFound);
-        };
+        match path::name_of(path) {
+            Some(name) if directory == 0 => self.look_up_key(now, token, name),
+            Some(name) if usize::from(directory) < self.backend.count() => {
+                let mut key = core::mem::take(&mut self.key);
+                path::key_of(directory, name, &mut key);
+                let answer = self.look_up_key(now, token, &key);
+                self.key = key;
+                answer
+            }
+            _ => self.refuse(StoreRefusal::NotFound),
+        }
+    }
+
+    /// Looks up what a key of the table is for: a name in one of the directories.
+    fn look_up_key(&mut self, now: Instant, token: u64, name: &str) -> LookUp {
         if matches!(self.backend, Backend::Volume(_)) {
             return self.look_up_in_volume(now, name);
         }
@@ -513,7 +544,7 @@ impl Store {
             // An open object needs no new entry if it is unchanged.
             Some(_) => {}
             None if self.table.has_room() => {}
-            None => return self.refuse(StoreRefusal::Full(self.backend.device_of_name(name))),
+            None => return self.refuse(StoreRefusal::Full(self.backend.device_of_key(name))),
         }
         let metadata = known.map(|handle| self.table.metadata(handle));
         let opening = self.backend.open_object(now, name, metadata);
@@ -561,7 +592,7 @@ impl Store {
             self.replace(handle);
         }
         if !self.table.has_room() {
-            return self.refuse(StoreRefusal::Full(self.backend.device_of_name(name)));
+            return self.refuse(StoreRefusal::Full(self.backend.device_of_key(name)));
         }
         let Backend::Volume(served) = &mut self.backend else {
             unreachable!("asked for a raw store only");
@@ -614,7 +645,7 @@ impl Store {
     /// What the store has to say for the log; of several, the last.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         match &mut self.backend {
-            Backend::Directory(directory) => directory.poll_notice(),
+            Backend::Directories(directories) => directories.poll_notice(),
             Backend::Volume(served) => served.poll_notice(),
             Backend::Catalogue(_) => None,
         }
@@ -637,18 +668,18 @@ impl Store {
         self.follow_volume();
         while let Some(reply) = self.backend.poll_reply(now) {
             match reply {
-                Reply::LookUp { id, name, result } => {
-                    if let Some(answer) = self.take_answer(id, name, result) {
+                Reply::LookUp { id, key, result } => {
+                    if let Some(answer) = self.take_answer(id, key, result) {
                         return Some(answer);
                     }
                 }
                 Reply::Closed(device, count) => self.note_closed(device, count),
-                Reply::Followed(followed) => {
+                Reply::Followed(_, followed) => {
                     self.close_unneeded();
                     let is_new = followed.is_ok_and(|is_new| is_new);
                     self.counters.store_reopened_roots += u64::from(is_new);
                 }
-                Reply::Root(result) => {
+                Reply::Roots(result) => {
                     self.close_unneeded();
                     self.counters.store_reopened_roots += u64::from(result.is_ok());
                     self.reopened = Some(result);
@@ -789,7 +820,7 @@ impl Store {
     #[must_use]
     pub fn device_of_name(&self, path: &str) -> DeviceId {
         self.backend
-            .device_of_name(path::name_of(path).unwrap_or(""))
+            .device_of_key(path::name_of(path).unwrap_or(""))
     }
 
     /// Whether a look-up of this device would not be refused as [`StoreRefusal::Full`].
@@ -825,12 +856,12 @@ impl Store {
         }
     }
 
-    /// Has a thread open the directory again by its path, which may name another directory by now;
+    /// Has a thread open each directory again by its path, which may name another directory by now;
     /// if that fails, the old directory stays. Objects of the old one are served while they are in use. A
     /// raw store looks for a new catalogue at once.
     pub fn reopen(&mut self) {
         match &mut self.backend {
-            Backend::Directory(directory) => directory.open_root(),
+            Backend::Directories(directories) => directories.open_roots(),
             Backend::Catalogue(_) => self.reopened = Some(Ok(())),
             Backend::Volume(served) => served.look_now(),
         }
@@ -858,10 +889,22 @@ impl Store {
         self.table.retire_used(handle, self.now);
     }
 
-    /// The path of an object that [`Store::poll_closed`] has not returned yet.
+    /// The path of an object that [`Store::poll_closed`] has not returned yet, for the log. In another directory
+    /// than the first, that directory's path precedes.
     #[must_use]
     pub fn path_of(&self, handle: u32) -> String {
-        format!("/{}", self.table.name(handle))
+        let key = self.table.name(handle);
+        match &self.backend {
+            Backend::Directories(directories) => directories.path_of(key),
+            Backend::Catalogue(_) | Backend::Volume(_) => format!("/{key}"),
+        }
+    }
+
+    /// The same as it was looked up, without the directory.
+    #[must_use]
+    pub fn path_beneath(&self, handle: u32) -> String {
+        let (_, name) = path::split_key(self.table.name(handle));
+        format!("/{name}")
     }
 
     /// An unused object to close; its handle is free for another from now on. Take them all after
@@ -879,7 +922,7 @@ impl Store {
     #[must_use]
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backend {
-            Backend::Directory(directory) => Some(directory.poll_fd()),
+            Backend::Directories(directories) => Some(directories.poll_fd()),
             Backend::Volume(served) => Some(served.poll_fd()),
             Backend::Catalogue(_) => None,
         }
@@ -891,30 +934,38 @@ impl Store {
         self.table.handles_max()
     }
 
-    /// Whether `O_DIRECT` worked at start. A catalogue is always direct.
+    /// Whether `O_DIRECT` worked at start, in the first directory. A catalogue is always direct.
     #[must_use]
     pub fn direct_support(&self) -> DirectSupport {
         match &self.backend {
-            Backend::Directory(directory) => directory.probed().support,
+            Backend::Directories(directories) => {
+                let first = directories.probed().next();
+                first.map_or(DirectSupport::Unknown, |probed| probed.support)
+            }
             Backend::Catalogue(_) | Backend::Volume(_) => DirectSupport::Direct,
         }
     }
 
-    /// The mounts beneath the directory whose file systems refused `O_DIRECT` at start: their files are
+    /// The mounts beneath the directories whose file systems refused `O_DIRECT` at start: their files are
     /// refused, or read through the page cache, as [`StoreConfig::direct`] says. Only local file systems
     /// were tried.
     #[must_use]
-    pub fn mounts_without_direct(&self) -> &[PathBuf] {
+    pub fn mounts_without_direct(&self) -> Vec<&Path> {
         match &self.backend {
-            Backend::Directory(directory) => &directory.probed().refusing_mounts,
-            Backend::Catalogue(_) | Backend::Volume(_) => &[],
+            Backend::Directories(directories) => {
+                let mounts = directories
+                    .probed()
+                    .flat_map(|probed| &probed.refusing_mounts);
+                mounts.map(PathBuf::as_path).collect()
+            }
+            Backend::Catalogue(_) | Backend::Volume(_) => Vec::new(),
         }
     }
 
-    /// The catalogue, to change its entries; `None` for a directory.
+    /// The catalogue, to change its entries; `None` for a directories.
     pub fn catalogue_mut(&mut self) -> Option<&mut Catalogue> {
         match &mut self.backend {
-            Backend::Directory(_) | Backend::Volume(_) => None,
+            Backend::Directories(_) | Backend::Volume(_) => None,
             Backend::Catalogue(catalogue) => Some(catalogue),
         }
     }
@@ -1041,7 +1092,7 @@ impl Store {
 impl Backend {
     fn open_object(&mut self, now: Instant, name: &str, known: Option<&Metadata>) -> Opening {
         match self {
-            Self::Directory(directory) => directory.open_object(now, name, known),
+            Self::Directories(directories) => directories.open_object(now, name, known),
             Self::Catalogue(catalogue) => catalogue.open_object(name, known),
             Self::Volume(_) => unreachable!("a raw store is asked otherwise"),
         }
@@ -1049,23 +1100,31 @@ impl Backend {
 
     fn poll_unneeded(&mut self) -> Option<(DeviceId, OwnedFd)> {
         match self {
-            Self::Directory(directory) => directory.poll_unneeded(),
+            Self::Directories(directories) => directories.poll_unneeded(),
             Self::Catalogue(_) | Self::Volume(_) => None,
         }
     }
 
-    fn device_of_name(&self, name: &str) -> DeviceId {
+    fn device_of_key(&self, key: &str) -> DeviceId {
         match self {
-            Self::Directory(directory) => directory.device_of_name(name),
-            Self::Catalogue(catalogue) => catalogue.device_of_name(name),
-            Self::Volume(served) => served.device_of_name(name),
+            Self::Directories(directories) => directories.device_of_key(key),
+            Self::Catalogue(catalogue) => catalogue.device_of_name(key),
+            Self::Volume(served) => served.device_of_name(key),
+        }
+    }
+
+    /// How many directories there are.
+    fn count(&self) -> usize {
+        match self {
+            Self::Directories(directories) => directories.count(),
+            Self::Catalogue(_) | Self::Volume(_) => 1,
         }
     }
 
     /// Has a thread open a name.
     fn submit(&mut self, id: u64, name: String, device: DeviceId, resolve: Resolve) {
         match self {
-            Self::Directory(directory) => directory.submit(id, name, device, resolve),
+            Self::Directories(directories) => directories.submit(id, name, device, resolve),
             Self::Catalogue(catalogue) => catalogue.submit(id, name),
             Self::Volume(_) => unreachable!("a raw store answers at once"),
         }
@@ -1074,7 +1133,7 @@ impl Backend {
     /// Cancels a submitted look-up that no thread has taken.
     fn withdraw(&mut self, id: u64, device: DeviceId) -> bool {
         match self {
-            Self::Directory(directory) => directory.withdraw(id, device),
+            Self::Directories(directories) => directories.withdraw(id, device),
             // As if a thread had taken each of them.
             Self::Catalogue(_) | Self::Volume(_) => false,
         }
@@ -1083,8 +1142,8 @@ impl Backend {
     /// Hands a descriptor to the threads; `false` if the backend has none.
     fn close(&mut self, device: DeviceId, descriptor: OwnedFd) -> bool {
         match self {
-            Self::Directory(directory) => {
-                directory.close(device, descriptor);
+            Self::Directories(directories) => {
+                directories.close(device, descriptor);
                 true
             }
             Self::Catalogue(_) | Self::Volume(_) => false,
@@ -1093,7 +1152,7 @@ impl Backend {
 
     fn poll_reply(&mut self, now: Instant) -> Option<Reply> {
         match self {
-            Self::Directory(directory) => directory.poll_reply(now),
+            Self::Directories(directories) => directories.poll_reply(now),
             Self::Catalogue(catalogue) => catalogue.poll_reply(),
             Self::Volume(_) => None,
         }

@@ -2,6 +2,8 @@
 //!
 //! It refuses to log. No bound of its own: a store keeps a few.
 
+use std::path::PathBuf;
+
 /// Something for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
@@ -16,8 +18,8 @@ pub enum Notice {
     Damaged(String),
     /// The devices of a raw store cannot be read; the last catalogue is served on.
     Failed(String),
-    /// The served path leads to another directory, which is served from now on.
-    Switched,
+    /// This served path leads to another directory, which is served from now on.
+    Switched(PathBuf),
     /// The served path cannot be followed to where it leads, and why; the old directory is served on.
     NotFollowed(String),
 }

@@ -4,6 +4,8 @@
 //! directory. The store checks again, so that it is safe to use without `http`. It refuses relative
 //! paths, empty and dot segments, and NUL. Bound: [`PATH_BYTES_MAX`].
 
+use std::fmt::Write as _;
+
 /// Longest path, bytes, with its leading `/`: the kernel's `PATH_MAX` of 4096 counts a final NUL.
 pub const PATH_BYTES_MAX: usize = 4095;
 
@@ -18,9 +20,43 @@ pub(crate) fn name_of(path: &str) -> Option<&str> {
     name.split('/').all(is_plain).then_some(name)
 }
 
+/// Writes what stands for a name in the directory with this index into `key`. In the first directory it is the
+/// name. In another a slash precedes, with which no name begins, and the index.
+pub(crate) fn key_of(index: u16, name: &str, key: &mut String) {
+    key.clear();
+    if index > 0 {
+        let _ = write!(key, "/{index}/");
+    }
+    key.push_str(name);
+}
+
+/// The index and the name that a key was made of.
+pub(crate) fn split_key(key: &str) -> (usize, &str) {
+    let split = key.strip_prefix('/').and_then(|rest| {
+        let (index, name) = rest.split_once('/')?;
+        Some((index.parse().ok()?, name))
+    });
+    split.unwrap_or((0, key))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{PATH_BYTES_MAX, name_of};
+    use super::{PATH_BYTES_MAX, key_of, name_of, split_key};
+
+    #[test]
+    fn a_key_is_a_name_of_one_directory() {
+        let mut key = String::new();
+        for (index, name, made) in [
+            (0, "a/b", "a/b"),
+            (0, "1/b", "1/b"),
+            (1, "b", "/1/b"),
+            (u16::MAX, "1/a/b", "/65535/1/a/b"),
+        ] {
+            key_of(index, name, &mut key);
+            assert_eq!(key, made);
+            assert_eq!(split_key(&key), (index.into(), name));
+        }
+    }
 
     #[test]
     fn names() {

@@ -426,6 +426,11 @@ impl CurrentRoot {
         }
     }
 
+    /// As the operator named it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Incremented when the root changes.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::lookups::device_share;
+use crate::path::split_key;
 use crate::root::{CurrentRoot, OpenError, Resolve, Root};
 use crate::{DeviceId, Opened, StoreError, system};
 
@@ -41,7 +42,8 @@ const CLOSES_TAKEN_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct LookUpRequest {
     pub(crate) id: u64,
-    pub(crate) name: String,
+    /// Which name in which directory ([`split_key`]).
+    pub(crate) key: String,
     pub(crate) resolve: Resolve,
     /// `None`: the directory that the served path leads to by then.
     pub(crate) root: Option<Arc<Root>>,
@@ -53,15 +55,15 @@ pub(crate) enum Reply {
     /// The answer to a [`LookUpRequest`].
     LookUp {
         id: u64,
-        name: String,
+        key: String,
         result: Result<Opened, OpenError>,
     },
     /// This many descriptors of a device were closed.
     Closed(DeviceId, usize),
-    /// The result of reopening the served directory.
-    Root(Result<(), StoreError>),
-    /// Whether the served path led to another directory, which was opened.
-    Followed(Result<bool, StoreError>),
+    /// The result of reopening the served directories; of several errors, the first.
+    Roots(Result<(), StoreError>),
+    /// Whether the path of the directory with this index led to another, which was opened.
+    Followed(usize, Result<bool, StoreError>),
 }
 
 /// The queues of jobs, shared with the threads.
@@ -76,8 +78,8 @@ struct Queues {
 struct QueueState {
     /// Devices with jobs or threads, served round-robin.
     devices: VecDeque<DeviceQueue>,
-    /// The directory is to be reopened.
-    reopen_root: bool,
+    /// The directories are to be reopened.
+    reopen_roots: bool,
     /// Threads without a job, the one that worked last at the end.
     idle: Vec<thread::Thread>,
     /// A thread was woken and has not taken the lock yet.
@@ -102,7 +104,7 @@ struct DeviceQueue {
 enum Batch {
     LookUps(DeviceId),
     Closes(DeviceId, Vec<OwnedFd>),
-    Root,
+    Roots,
 }
 
 impl Queues {
@@ -110,7 +112,7 @@ impl Queues {
         Self {
             state: Mutex::new(QueueState {
                 devices: VecDeque::new(),
-                reopen_root: false,
+                reopen_roots: false,
                 idle: Vec::new(),
                 is_waking: false,
                 is_closed: false,
@@ -214,7 +216,7 @@ impl QueueState {
     }
 
     fn has_job(&self, device_threads_max: usize) -> bool {
-        self.reopen_root
+        self.reopen_roots
             || self
                 .devices
                 .iter()
@@ -227,11 +229,11 @@ impl QueueState {
         requests: &mut Vec<LookUpRequest>,
         device_threads_max: usize,
     ) -> Option<Batch> {
-        if self.reopen_root {
-            self.reopen_root = false;
-            // Its path may cross any mount.
+        if self.reopen_roots {
+            self.reopen_roots = false;
+            // Their paths may cross any mount.
             self.device(DeviceId::UNKNOWN).threads += 1;
-            return Some(Batch::Root);
+            return Some(Batch::Roots);
         }
         let has_job = |queue: &DeviceQueue| queue.has_job(device_threads_max);
         let index = self.devices.iter().position(has_job)?;
@@ -272,14 +274,14 @@ pub(crate) struct Threads {
     /// Replies received minus signals read. Above zero: a signal is readable or will be soon. Below
     /// zero: a reply waits.
     signals_due: i64,
-    is_opening_root: bool,
+    is_opening_roots: bool,
     /// Ends the thread that watches the mounts when it is dropped.
     _watch: MountWatch,
 }
 
 impl Threads {
     pub(crate) fn start(
-        current: &Arc<CurrentRoot>,
+        roots: &Arc<[Arc<CurrentRoot>]>,
         count: usize,
         pending_max: usize,
     ) -> io::Result<Self> {
@@ -293,7 +295,7 @@ impl Threads {
         let signal = Arc::new(File::from(system::event_counter()?));
         for index in 0..count {
             let thread = Thread {
-                current: Arc::clone(current),
+                roots: Arc::clone(roots),
                 queues: Arc::clone(&queues),
                 replies: replies_in.clone(),
                 signal: Arc::clone(&signal),
@@ -308,8 +310,8 @@ impl Threads {
             replies,
             signal,
             signals_due: 0,
-            is_opening_root: false,
-            _watch: MountWatch::start(current)?,
+            is_opening_roots: false,
+            _watch: MountWatch::start(roots)?,
         })
     }
 
@@ -328,11 +330,11 @@ impl Threads {
             .add(|state| state.device(device).closes.push_back(descriptor));
     }
 
-    /// Has a thread reopen the directory, unless one is doing so.
-    pub(crate) fn open_root(&mut self) {
-        if !self.is_opening_root {
-            self.is_opening_root = true;
-            self.queues.add(|state| state.reopen_root = true);
+    /// Has a thread reopen the directories, unless one is doing so.
+    pub(crate) fn open_roots(&mut self) {
+        if !self.is_opening_roots {
+            self.is_opening_roots = true;
+            self.queues.add(|state| state.reopen_roots = true);
         }
     }
 
@@ -341,7 +343,7 @@ impl Threads {
         loop {
             if let Ok(reply) = self.replies.try_recv() {
                 self.signals_due += 1;
-                self.is_opening_root &= !matches!(reply, Reply::Root(_));
+                self.is_opening_roots &= !matches!(reply, Reply::Roots(_));
                 return Some(reply);
             }
             if self.signals_due <= 0 {
@@ -388,7 +390,7 @@ impl Drop for Threads {
 }
 
 struct Thread {
-    current: Arc<CurrentRoot>,
+    roots: Arc<[Arc<CurrentRoot>]>,
     queues: Arc<Queues>,
     replies: SyncSender<Reply>,
     signal: Arc<File>,
@@ -409,14 +411,16 @@ impl Thread {
                 Batch::LookUps(device) => {
                     let has_receiver = requests.drain(..).all(|request| {
                         let LookUpRequest {
-                            id, name, resolve, ..
+                            id, key, resolve, ..
                         } = request;
+                        let (index, name) = split_key(&key);
                         let root = request.root.unwrap_or_else(|| {
-                            reply(Reply::Followed(self.current.follow()));
-                            self.current.get()
+                            let current = &self.roots[index];
+                            reply(Reply::Followed(index, current.follow()));
+                            current.get()
                         });
-                        let result = root.open_object_blocking(&mut scratch, &name, resolve);
-                        reply(Reply::LookUp { id, name, result })
+                        let result = root.open_object_blocking(&mut scratch, name, resolve);
+                        reply(Reply::LookUp { id, key, result })
                     });
                     self.queues.finish(device, false);
                     has_receiver
@@ -427,10 +431,13 @@ impl Thread {
                     self.queues.finish(device, true);
                     reply(Reply::Closed(device, count))
                 }
-                Batch::Root => {
-                    let opened = self.current.reopen();
+                Batch::Roots => {
+                    let mut opened = Ok(());
+                    for current in self.roots.iter() {
+                        opened = opened.and(current.reopen());
+                    }
                     self.queues.finish(DeviceId::UNKNOWN, false);
-                    reply(Reply::Root(opened))
+                    reply(Reply::Roots(opened))
                 }
             };
             if !has_receiver {
@@ -442,7 +449,7 @@ impl Thread {
     }
 }
 
-/// A thread that waits for mounts and unmounts and then has the root read its mounts again.
+/// A thread that waits for mounts and unmounts and then has the roots read their mounts again.
 #[derive(Debug)]
 struct MountWatch {
     end: Arc<File>,
@@ -450,13 +457,13 @@ struct MountWatch {
 
 impl MountWatch {
     /// Starts no thread where the kernel shows no mount table.
-    fn start(current: &Arc<CurrentRoot>) -> io::Result<Self> {
+    fn start(roots: &Arc<[Arc<CurrentRoot>]>) -> io::Result<Self> {
         let end = Arc::new(File::from(system::event_counter()?));
         if let Ok(table) = File::open(crate::mounts::MOUNT_TABLE) {
-            let (current, end) = (Arc::clone(current), Arc::clone(&end));
+            let (roots, end) = (Arc::clone(roots), Arc::clone(&end));
             thread::Builder::new()
                 .name("atlas-mounts".to_owned())
-                .spawn(move || watch(&current, &table, &end))?;
+                .spawn(move || watch(&roots, &table, &end))?;
         }
         Ok(Self { end })
     }
@@ -468,11 +475,11 @@ impl Drop for MountWatch {
     }
 }
 
-fn watch(current: &CurrentRoot, table: &File, end: &File) {
+fn watch(roots: &[Arc<CurrentRoot>], table: &File, end: &File) {
     loop {
         match system::wait_for_mount(table.as_fd(), end.as_fd()) {
             (_, true) => return,
-            (true, false) => current.read_mounts(),
+            (true, false) => roots.iter().for_each(|root| root.read_mounts()),
             // A signal.
             (false, false) => {}
         }

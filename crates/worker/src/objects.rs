@@ -237,12 +237,13 @@ impl Objects {
         request.asked_at = self.unix_time;
         let LookupRequest { plan, .. } = &request;
         let index = self.vacant.last().copied().unwrap_or(self.pending.len());
-        let mut answer = self.store.look_up(now, token_of(index), &plan.path);
+        let (directory, token) = (plan.directory, token_of(index));
+        let mut answer = (self.store).look_up_in(now, token, directory, &plan.path);
         if let LookUp::Ready(found) = &answer
             && self.needs_reopen(found)
         {
             self.retire_and_release(found.handle);
-            answer = self.store.look_up(now, token_of(index), &plan.path);
+            answer = (self.store).look_up_in(now, token, directory, &plan.path);
         }
         match answer {
             LookUp::Ready(found) => self.admit_or_ask_again(now, disk, request, found),
@@ -272,7 +273,7 @@ impl Objects {
         if error == DiskError::Changed && request.opens < OPENS_MAX {
             return self.ask(now, disk, request);
         }
-        let LookupPlan { token, path } = request.plan;
+        let LookupPlan { token, path, .. } = request.plan;
         self.note_fault(path, FaultKind::Open(error));
         let answer = match error {
             DiskError::TableFull | DiskError::Changed => LookupError::Busy,
@@ -310,7 +311,7 @@ impl Objects {
 
     fn refuse_for_want_of_room(&mut self, request: LookupRequest) -> (LookupToken, LookupAnswer) {
         self.counters.server_overdue_lookups += 1;
-        let LookupPlan { token, path } = request.plan;
+        let LookupPlan { token, path, .. } = request.plan;
         self.note_fault(path, FaultKind::NoRoom);
         (token, Err(LookupError::Busy))
     }
@@ -321,7 +322,7 @@ impl Objects {
         request: LookupRequest,
         refusal: StoreRefusal,
     ) -> (LookupToken, LookupAnswer) {
-        let LookupPlan { token, path } = request.plan;
+        let LookupPlan { token, path, .. } = request.plan;
         if !matches!(refusal, StoreRefusal::NotFound | StoreRefusal::Directory) {
             self.note_fault(path, FaultKind::LookUp(refusal));
         }
@@ -461,7 +462,7 @@ impl Objects {
             metadata,
         } = found;
         if let Some(source) = opened {
-            let path = self.store.path_of(handle);
+            let path = self.store.path_beneath(handle);
             match open(disk, source, &metadata, &path) {
                 Ok(opened) => *self.opened_mut(handle) = Some(opened),
                 Err(error) => {

@@ -17,7 +17,7 @@ use sites::Sites;
 use tracing::level_filters::LevelFilter;
 
 use crate::failure::Failure;
-use crate::settings::sites::compile;
+use crate::settings::sites::{compile, directories};
 use crate::settings::{FileConfig, Settings};
 use crate::tls;
 use files::OperatorFiles;
@@ -136,7 +136,8 @@ impl Source {
     }
 
     fn load_with(&self, settings: &Settings) -> Result<Loaded, Failure> {
-        let sites = compile(settings, |link| {
+        let opened = directories(&self.settings);
+        let sites = compile(settings, &opened, |link| {
             let text = self.files.read_file(link.file());
             link.parse_keys(&text.map_err(|error| link.refuse_file(&error))?)
         })?;

@@ -277,13 +277,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
             Some(Notice::Failed(error)) => {
                 error!("no new catalogue can be read, so the last is served on: {error}");
             }
-            Some(Notice::Switched) => info!(
+            Some(Notice::Switched(path)) => info!(
                 worker = self.number,
-                "PATH leads to another directory, which is served from now on"
+                "{} leads to another directory, which is served from now on",
+                path.display()
             ),
             Some(Notice::NotFollowed(error)) => error!(
                 worker = self.number,
-                "PATH leads to another directory, and the old one stays: {error}"
+                "another directory is to be served, and the old one stays: {error}"
             ),
         }
     }

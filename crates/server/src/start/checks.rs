@@ -12,7 +12,7 @@ use link::{SetupError, Tap, interface_offers};
 use memory::{Arena, ArenaConfig, PageKind};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::content::{Content, StartedContent};
+use super::content::Content;
 use super::storage::{self, open_store, raise_descriptor_limit, uring_config};
 use super::{
     check_addresses, links, open_files, random_seed, refuse_link, with_host_addresses,
@@ -43,7 +43,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let is_running = claim::is_locked(settings, &identity);
     MonitoringSetup::check(settings, is_running)?;
     check_link(settings, is_running)?;
-    let descriptors = raise_descriptor_limit()?;
+    let descriptors = storage::descriptors_beside_roots(settings, raise_descriptor_limit()?);
     let objects_max =
         storage::objects_max(settings.limits.objects_max, descriptors, settings.workers)?;
     memory_need::warn_of_limit(memory_need::of_settings(settings));
@@ -63,7 +63,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
         Some(content) => {
             content.check_as(&identity)?;
             if content.has_descriptors() {
-                open_store(&StartedContent::Directory, settings, objects_max, true)?;
+                open_store(&content.start()?, settings, objects_max, true)?;
             }
         }
         None => notes.push("not checked: the store, since the NVMe controllers were left alone"),

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant as RealInstant;
 
 use store::raw::{Access, Loaded, RawError, RawStore, Volume, names_in};
@@ -15,6 +15,7 @@ use tracing::warn;
 
 use crate::failure::{Failure, may_pass};
 use crate::settings::Settings;
+use crate::settings::sites::directories;
 use crate::start::privileges::Identity;
 
 use super::nvme::{self, Controllers, NvmeNames, OverVfio};
@@ -26,7 +27,8 @@ const FILES_TRIED_MAX: usize = 64;
 /// What is served, opened as far as it needs a privilege.
 #[derive(Debug)]
 pub(super) enum Content {
-    Directory(std::path::PathBuf),
+    /// PATH, and what sites name beside it.
+    Directories(PathBuf, Vec<PathBuf>),
     /// Read as files, or by NVMe commands.
     Raw(RawStore, Option<Namespaces>),
     /// On controllers of the server's own.
@@ -36,7 +38,8 @@ pub(super) enum Content {
 /// What the stores of the workers are opened from.
 #[derive(Debug)]
 pub(super) enum StartedContent {
-    Directory,
+    /// PATH, and these beside it.
+    Directories(Vec<PathBuf>),
     Volume(Volume, Option<Controllers<OverVfio>>),
 }
 
@@ -79,7 +82,11 @@ impl Content {
         let names = names_in(path);
         let is_other = |path: &Path| fs::metadata(path).is_ok_and(|it| !it.is_dir());
         if names.len() == 1 && !is_other(path) {
-            check_directory(path)?;
+            check_directory("PATH", path)?;
+            let beside = directories(settings);
+            for directory in &beside {
+                check_directory("directory", directory)?;
+            }
             if settings.nvme_passthrough {
                 return Err(Failure::refused(
                     format!(
@@ -89,8 +96,9 @@ impl Content {
                     "name the block devices of a raw store, or leave nvme_passthrough out",
                 ));
             }
-            return Ok(Self::Directory(path.clone()));
+            return Ok(Self::Directories(path.clone(), beside));
         }
+        refuse_beside(settings)?;
         let direct = !settings.buffered;
         let raw = match RawStore::open(&names, Access::Read { direct }) {
             // Which files have no O_DIRECT matters only if they are a store.
@@ -114,20 +122,24 @@ impl Content {
     /// Checks the directory again as the user that serves: the first check ran as root.
     pub(super) fn check_as(&self, identity: &Identity) -> Result<(), Failure> {
         match self {
-            Self::Directory(path) => check_directory_as(path, identity),
+            Self::Directories(path, beside) => {
+                check_directory_as("PATH", path, identity)?;
+                let mut beside = beside.iter();
+                beside.try_for_each(|path| check_directory_as("directory", path, identity))
+            }
             Self::Raw(..) | Self::Nvme(..) => Ok(()),
         }
     }
 
     /// Whether each open object is a descriptor.
     pub(super) const fn has_descriptors(&self) -> bool {
-        matches!(self, Self::Directory(_))
+        matches!(self, Self::Directories(..))
     }
 
     /// Starts what the stores share.
     pub(super) fn start(self) -> Result<StartedContent, Failure> {
         match self {
-            Self::Directory(_) => Ok(StartedContent::Directory),
+            Self::Directories(_, beside) => Ok(StartedContent::Directories(beside)),
             Self::Raw(raw, namespaces) => {
                 let ids = namespaces.as_ref().map(Namespaces::ids);
                 let volume = Volume::start(raw, ids.as_deref()).map_err(refuse_raw)?;
@@ -144,6 +156,9 @@ impl Content {
 fn controllers_named(settings: &Settings) -> Result<Option<NvmeNames>, Failure> {
     let path = &settings.path;
     let names = NvmeNames::parse(path).transpose()?;
+    if names.is_some() {
+        refuse_beside(settings)?;
+    }
     if names.is_some() && settings.nvme_passthrough {
         return Err(Failure::refused(
             format!(
@@ -209,13 +224,30 @@ pub(super) fn refuse_to_serve(error: RawError) -> Failure {
     .behind("PATH ")
 }
 
-fn check_directory(path: &Path) -> Result<(), Failure> {
+/// Refuses directories beside a PATH that is none: a store is one or the other.
+fn refuse_beside(settings: &Settings) -> Result<(), Failure> {
+    let path = settings.path.display();
+    directories(settings).first().map_or(Ok(()), |directory| {
+        let directory = directory.display();
+        Err(Failure::refused(
+            format!(
+                "PATH {path}: that is no directory, and a site names the directory {directory} beside it"
+            ),
+            "serve a directory, or have another server serve that site",
+        ))
+    })
+}
+
+fn check_directory(what: &str, path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     let refuse = |problem: &str, remedy: &str| {
-        Err(Failure::refused(format!("PATH {shown}: {problem}"), remedy))
+        Err(Failure::refused(
+            format!("{what} {shown}: {problem}"),
+            remedy,
+        ))
     };
     let of_error = |error: &io::Error, remedy: &str| {
-        let problem = format!("PATH {shown}: {error}");
+        let problem = format!("{what} {shown}: {error}");
         Err(Failure::of_error(error, problem, remedy))
     };
     match fs::metadata(path) {
@@ -237,7 +269,7 @@ fn check_directory(path: &Path) -> Result<(), Failure> {
 }
 
 /// Checks the directory again as the user that serves: the first check ran as root.
-fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
+fn check_directory_as(what: &str, path: &Path, identity: &Identity) -> Result<(), Failure> {
     let Err(error) = fs::read_dir(path) else {
         warn_of_unreadable_files(path, identity);
         return Ok(());
@@ -245,7 +277,7 @@ fn check_directory_as(path: &Path, identity: &Identity) -> Result<(), Failure> {
     let path = path.display();
     Err(Failure::of_error(
         &error,
-        format!("PATH {path}: {identity} cannot read it: {error}"),
+        format!("{what} {path}: {identity} cannot read it: {error}"),
         format!(
             "let everybody (chmod -R o+rX {path}, and o+x on the directories above), or name \
              another user with --user"

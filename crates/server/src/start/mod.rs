@@ -215,7 +215,7 @@ fn serve_on(
     context: StartupContext,
 ) -> Result<(), Failure> {
     let limits = &settings.limits;
-    let mut descriptors = raise_descriptor_limit()?;
+    let mut descriptors = storage::descriptors_beside_roots(settings, raise_descriptor_limit()?);
     if links.iter().any(|link| link.zero_copy().is_ok()) {
         descriptors = descriptors.saturating_sub(limits.slots.into());
     }

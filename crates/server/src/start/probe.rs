@@ -2,7 +2,7 @@
 //!
 //! It refuses to touch interfaces, addresses and NVMe controllers. Bounds: those of the start.
 
-use super::content::{Content, StartedContent, has_closed_files_only};
+use super::content::{Content, has_closed_files_only};
 use super::storage::open_store;
 use crate::failure::Failure;
 use crate::settings::Settings;
@@ -34,15 +34,16 @@ pub(crate) fn probe_path(settings: &Settings) -> Result<Probed, Failure> {
     };
     match content {
         None => Ok(by("NVMe controllers, which were left alone")),
-        Some(Content::Directory(path)) => {
-            Content::Directory(path.clone()).check_as(&identity)?;
-            let store = open_store(&StartedContent::Directory, settings, OBJECTS_MAX, false)?;
+        Some(content @ Content::Directories(..)) => {
+            content.check_as(&identity)?;
+            let path = &settings.path;
+            let store = open_store(&content.start()?, settings, OBJECTS_MAX, false)?;
             let how = match store.direct_support() {
                 store::DirectSupport::Direct => "readable, with O_DIRECT",
                 store::DirectSupport::Refused => "readable, through the page cache",
                 store::DirectSupport::Unknown => "readable, without a file to try O_DIRECT with",
             };
-            if let [mount, ..] = store.mounts_without_direct()
+            if let [mount, ..] = store.mounts_without_direct()[..]
                 && !settings.buffered
             {
                 return Ok(Probed {
@@ -55,7 +56,7 @@ pub(crate) fn probe_path(settings: &Settings) -> Result<Probed, Failure> {
                     ))
                 });
             }
-            if has_closed_files_only(&path) {
+            if has_closed_files_only(path) {
                 return Ok(Probed {
                     remedy: Some(format!("chmod -R o+rX {}, or --user", path.display())),
                     ..by("its first files cannot be read")

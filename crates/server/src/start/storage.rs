@@ -1,5 +1,7 @@
 //! What a worker stores in and reads from: slots, disk and store, within its share of the limits.
 
+use std::path::{Path, PathBuf};
+
 use diskmap::uring::{Uring, UringConfig};
 use link::{CopyReason, Link, ZeroCopy};
 use memory::{Arena, ArenaConfig, PageKind};
@@ -7,6 +9,7 @@ use store::{Direct, DirectSupport, Store, StoreConfig, StoreError};
 use tracing::{info, warn};
 
 use crate::failure::Failure;
+use crate::settings::sites::directories;
 use crate::settings::table::OBJECTS_MAX;
 use crate::settings::{Limits, Settings};
 use crate::start::host;
@@ -55,7 +58,7 @@ impl Storage {
                 let disk = namespaces.disk(depth, files_max, &arena)?;
                 WorkerDisk::Passthru(Box::new(disk))
             }
-            Content::Directory(_) | Content::Raw(_, None) => {
+            Content::Directories(..) | Content::Raw(_, None) => {
                 WorkerDisk::Uring(Box::new(make_disk(depth, files_max, &arena)?))
             }
         };
@@ -76,6 +79,12 @@ pub(super) fn raise_descriptor_limit() -> Result<u64, Failure> {
             "allow setrlimit in the seccomp profile",
         )
     })
+}
+
+/// What is left of the descriptors beside the directories that sites name, of which each worker opens each.
+pub(super) fn descriptors_beside_roots(settings: &Settings, descriptors: u64) -> u64 {
+    let directories = u64::try_from(directories(settings).len()).unwrap_or(u64::MAX);
+    descriptors.saturating_sub(directories.saturating_mul(settings.workers.into()))
 }
 
 /// Most reads in progress: limited by slots and by the disk's queue.
@@ -185,18 +194,21 @@ pub(super) fn open_store(
         return Store::open_volume(volume, config)
             .map_err(|error| Failure::refused(error.to_string(), "raise the limit of open files"));
     }
-    let store = Store::open_directory(&settings.path, config).map_err(|error| match error {
+    let beside = match content {
+        StartedContent::Directories(beside) => beside.as_slice(),
+        StartedContent::Volume(..) => &[],
+    };
+    let all = [settings.path.as_path()].into_iter();
+    let all: Vec<&Path> = all.chain(beside.iter().map(PathBuf::as_path)).collect();
+    let store = Store::open_directories(&all, config).map_err(|error| match error {
         StoreError::NotDirect { path: file } => Failure::refused(
-            format!(
-                "PATH {path}: its file system refuses O_DIRECT (tried {})",
-                file.display()
-            ),
+            format!("{}: its file system refuses O_DIRECT", file.display()),
             "serve from ext4, xfs or btrfs, or set buffered = true in the configuration file",
         ),
         StoreError::OpenAt2(_) => Failure::Refused(error.to_string()),
-        StoreError::Directory { error, .. } => Failure::of_error(
+        StoreError::Directory { path, error } => Failure::of_error(
             &error,
-            format!("PATH {path}: {error}"),
+            format!("{}: {error}", path.display()),
             "see that this user may read the directory",
         ),
         StoreError::Threads(error) => Failure::of_error(

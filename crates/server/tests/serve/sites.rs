@@ -123,6 +123,38 @@ fn rules_of_a_site_redirect_refuse_and_let_listed_origins_read() {
 }
 
 #[test]
+fn a_site_may_have_a_directory_beside_path() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, config) = lay_out();
+    let beside = directory.path().join("beside");
+    std::fs::create_dir(&beside).unwrap();
+    std::fs::write(beside.join("a.bin"), "beside").unwrap();
+    let text = |folder: &Path| {
+        format!(
+            "[[site]]\nnames = [\"beside.example\"]\ndirectory = \"{}\"\n[[site]]\n",
+            folder.display()
+        )
+    };
+    std::fs::write(&config, text(&beside)).unwrap();
+    let words = ["--config", config.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, &directory.path().join("site"), &words);
+    atlas.ready();
+    let reply = |name, path| fetch(&lab, name, path, &[]);
+    assert!(reply("beside.example", "/a.bin").ends_with("\r\n\r\nbeside"));
+    assert_eq!(reply("x.example", "/a.bin")[9..12], *"404");
+    assert_eq!(reply("beside.example", "/public/a.bin")[9..12], *"404");
+    assert_eq!(reply("x.example", "/public/a.bin")[9..12], *"200");
+    // One that was not named at start waits for a restart.
+    std::fs::write(&config, text(&directory.path().join("site"))).unwrap();
+    atlas.signal(libc::SIGHUP);
+    let line = atlas.stderr_line("SIGHUP: nothing is changed");
+    assert!(line.contains("opened at start; restart"), "{line}");
+    assert!(reply("beside.example", "/a.bin").ends_with("\r\n\r\nbeside"));
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
 fn a_trusted_proxy_says_who_asks_and_nobody_else_does() {
     let Some(lab) = Lab::new() else { return };
     let (directory, config) = lay_out();

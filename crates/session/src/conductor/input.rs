@@ -81,14 +81,17 @@ impl Conductor {
         now: Instant,
         index: u32,
         held: HeldRequest,
-        decided: Result<String, Verdict>,
+        decided: Result<(u16, String), Verdict>,
     ) {
         match decided {
-            Ok(path) => {
+            Ok((directory, path)) => {
                 if let Some(client) = self.connections.clients.entry_mut(index) {
-                    let token = token_of(client.token(index));
                     client.exchange = Exchange::LookUp(held);
-                    self.lookups.push_back(LookupPlan { token, path });
+                    self.lookups.push_back(LookupPlan {
+                        token: token_of(client.token(index)),
+                        directory,
+                        path,
+                    });
                 }
             }
             Err(verdict) => self.answer(now, index, held, &verdict),
@@ -129,20 +132,20 @@ impl Conductor {
     }
 }
 
-/// The path to look up for a client's request, or how it is answered without.
+/// The directory and the path to look up for a client's request, or how it is answered without.
 fn decide(
     config: &Config,
     unix_seconds: u64,
     client: &Client,
     request: Request<'_>,
-) -> Result<String, Verdict> {
+) -> Result<(u16, String), Verdict> {
     let asking = sites::Client {
         source: config.sites.source(&request, client.tcp.tuple().peer.ip()),
         is_secure: client.tls.is_some(),
         unix_seconds,
     };
     match config.sites.decide(&request, &asking) {
-        Verdict::Serve(path) => Ok(request.into_object_path(path)),
+        Verdict::Serve(place) => Ok((place.directory, request.into_object_path(place.path))),
         verdict => Err(verdict),
     }
 }

@@ -97,7 +97,7 @@ fn a_look_up_that_is_not_answered_is_refused_in_time() {
 /// Look-ups that no thread has taken yet, of the device of a path.
 fn queued(site: &Site, path: &str) -> usize {
     match &site.store.backend {
-        Backend::Directory(directory) => directory.queued(site.store.device_of_name(path)),
+        Backend::Directories(directory) => directory.queued(site.store.device_of_name(path)),
         Backend::Catalogue(_) | Backend::Volume(_) => 0,
     }
 }
@@ -209,7 +209,7 @@ fn a_later_mount_is_noticed() {
     };
     // In the namespace of this test, which the store's threads are to share.
     site.store = Store::open_directory(&site.path(""), config()).unwrap();
-    let Backend::Directory(directory) = &site.store.backend else {
+    let Backend::Directories(directory) = &site.store.backend else {
         unreachable!("a site is a directory")
     };
     let before = directory.version();
@@ -284,7 +284,7 @@ fn a_mount_beneath_that_refuses_o_direct_is_named_at_start() {
             }
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(site.store.mounts_without_direct(), [under]);
+        assert_eq!(site.store.mounts_without_direct(), [under.as_path()]);
         let version = site.ask("/under/version");
         match direct {
             Direct::Required => assert_eq!(version.unwrap_err(), StoreRefusal::NotDirect),

@@ -5,6 +5,7 @@ mod fresh;
 mod hung;
 mod images;
 mod links;
+mod several;
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -595,7 +596,7 @@ fn poll_fd_is_not_readable_once_all_answers_are_taken() {
 
 fn signals_due(store: &Store) -> i64 {
     match &store.backend {
-        Backend::Directory(directory) => directory.signals_due(),
+        Backend::Directories(directory) => directory.signals_due(),
         Backend::Catalogue(_) | Backend::Volume(_) => 0,
     }
 }

@@ -69,6 +69,7 @@ impl Crowd {
         assert_eq!(self.used[connection], None, "one request at a time");
         let plan = LookupPlan {
             token: LookupToken(u64::try_from(connection).unwrap()),
+            directory: 0,
             path: format!("/{}", self.next_file),
         };
         self.next_file += 1;
@@ -122,6 +123,7 @@ fn a_file_that_changes_before_it_is_open_is_looked_up_again_some_times() {
         catalogue.expect("it has one").insert("/0", entry);
         let plan = LookupPlan {
             token: LookupToken(0),
+            directory: 0,
             path: "/0".to_owned(),
         };
         let mut answer = crowd.objects.look_up(NOW, &mut crowd.disk, plan);
@@ -215,6 +217,7 @@ fn as_many_look_ups_wait_as_there_may_be_connections() {
     crowd.ask(NOW, 1);
     let plan = LookupPlan {
         token: LookupToken(2),
+        directory: 0,
         path: "/100".into(),
     };
     let answer = crowd.objects.look_up(NOW, &mut crowd.disk, plan);

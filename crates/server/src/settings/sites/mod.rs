@@ -67,6 +67,8 @@ table! {
              `names` answers all that name no other; without such a site, they get 421.";
         root: String, "string", "like `/a.example`",
             "The folder beneath PATH in which its paths are looked up; in a raw store, what names begin with.";
+        directory: PathBuf, "string", "an absolute path, up to 64 of all sites",
+            "A directory of the host in place of PATH, if that is a directory too. `root` is beneath it then.";
         redirect_to_https: bool, "boolean", "",
             "Whether requests over plain HTTP are sent to the same URL over TLS (301), but those of certificate \
              authorities below `/.well-known/acme-challenge/`.";
@@ -113,6 +115,8 @@ table! {
             "Only signed links are served; others get 403.";
         root: String, "string", "like `/archive`",
             "The folder beneath PATH in place of the site's.";
+        directory: PathBuf, "string", "an absolute path, up to 64 of all sites",
+            "As the site's, in place of its `directory` and `root`.";
         strip_prefix: String, "string", "like `/shows`",
             "What is cut off the beginning of a path before it is looked up, where the path goes on with a slash.";
         redirect: String, "string", "a URL, or a path",
@@ -176,11 +180,17 @@ impl Written for CorsChoice {
     }
 }
 
-/// A site, but for the keys of its links.
+/// Most directories beside PATH: each worker has each of them open.
+pub(crate) const DIRECTORIES_MAX: usize = 64;
+
+/// A site, but for the keys of its links and the numbers of its directories.
 #[derive(Clone, Debug)]
 pub(crate) struct SiteSettings {
     place: Place,
     site: Site,
+    /// In which directory paths are looked up that have no rule, and those of each rule, in place of PATH.
+    directory: Option<PathBuf>,
+    rule_directories: Vec<Option<PathBuf>>,
     links: Vec<LinkSettings>,
 }
 
@@ -244,8 +254,9 @@ impl Place {
 /// What replies say, with the field lines that it was made of.
 #[derive(Clone)]
 struct Said {
-    /// The folder, as the site names it.
+    /// The folder, and the directory in place of PATH, as the site names them.
     root: String,
+    directory: Option<PathBuf>,
     lines: Vec<String>,
     replies: ReplyConfig,
 }
@@ -326,6 +337,7 @@ pub(super) fn resolve(
     }
     let above = Said {
         root: String::new(),
+        directory: None,
         lines,
         replies: settings.replies.clone(),
     };
@@ -353,7 +365,18 @@ pub(super) fn resolve(
     if !problems.is_empty() {
         return Ok(());
     }
-    compile(settings, |_| {
+    let directories = directories(settings);
+    if directories.len() > DIRECTORIES_MAX {
+        return Err(Failure::refused(
+            format!(
+                "{}: {} directories beside PATH",
+                file.display(),
+                directories.len()
+            ),
+            format!("name at most {DIRECTORIES_MAX}, and folders beneath them by root"),
+        ));
+    }
+    compile(settings, &directories, |_| {
         Ok(vec![
             LinkKey::new(b"tried").expect("invariant: it has a length"),
         ])
@@ -409,15 +432,19 @@ fn resolve_site(
     };
     let mut said = keys.lay_over(above, &place)?;
     said.root = table.root.unwrap_or_default();
+    said.directory = resolve_directory(table.directory, &place)?;
     let mut links = Vec::new();
     let mut resolved = Vec::new();
+    let mut rule_directories = Vec::new();
     for (index, rule) in rules.into_iter().enumerate() {
         let place = place.of_rule(index);
-        let resolving = resolve_rule(rule, &said, &place);
-        let Some((rule, link)) = problems.take_some(resolving) else {
+        let own = resolve_directory(rule.directory.clone(), &place);
+        let resolving = own.and_then(|own| Ok((own, resolve_rule(rule, &said, &place)?)));
+        let Some((own, (rule, link))) = problems.take_some(resolving) else {
             continue;
         };
         resolved.push(rule);
+        rule_directories.push(own.or_else(|| said.directory.clone()));
         if let Some((form, file)) = link {
             links.push(LinkSettings {
                 place,
@@ -438,7 +465,37 @@ fn resolve_site(
             ..Rule::default()
         },
     };
-    Ok(SiteSettings { place, site, links })
+    Ok(SiteSettings {
+        place,
+        site,
+        directory: said.directory,
+        rule_directories,
+        links,
+    })
+}
+
+fn resolve_directory(path: Option<PathBuf>, place: &Place) -> Result<Option<PathBuf>, Failure> {
+    match path {
+        Some(path) if !path.is_absolute() => Err(place.refuse(
+            format_args!("directory {}: not an absolute path", path.display()),
+            "write it like \"/srv/archive\"; root is for folders beneath PATH",
+        )),
+        path => Ok(path),
+    }
+}
+
+/// The directories beside PATH that the sites name, each once. Their numbers in the store are from 1 on.
+#[must_use]
+pub(crate) fn directories(settings: &Settings) -> Vec<PathBuf> {
+    let sites = settings.sites.iter();
+    let mut all: Vec<PathBuf> = sites
+        .flat_map(|site| site.rule_directories.iter().chain([&site.directory]))
+        .flatten()
+        .cloned()
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 type ResolvedRule = ((Vec<String>, Rule), Option<(LinkForm, PathBuf)>);
@@ -470,7 +527,11 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
         links: None,
         folder: resolve_folder(
             &table.strip_prefix.unwrap_or_default(),
-            &table.root.unwrap_or(said.root),
+            &(table.root).unwrap_or(if table.directory.is_some() {
+                String::new()
+            } else {
+                said.root
+            }),
             place,
         )?,
         action: resolve_action(table.redirect, table.status, place)?,
@@ -591,12 +652,14 @@ fn resolve_link(table: LinkTable, place: &Place) -> Result<(LinkForm, PathBuf), 
     Ok((form, keys))
 }
 
-/// The sites, with the keys that `read` returns for each rule with links.
+/// The sites, with the keys that `read` returns for each rule with links. `opened`: the directories that the store
+/// has beside PATH.
 ///
 /// # Errors
 /// The first that is not what it must be.
 pub(crate) fn compile(
     settings: &Settings,
+    opened: &[PathBuf],
     read: impl Fn(&LinkSettings) -> Result<Vec<LinkKey>, Failure>,
 ) -> Result<Sites, Failure> {
     let mut named = Vec::new();
@@ -615,8 +678,9 @@ pub(crate) fn compile(
         ..Site::default()
     };
     let mut default_place = None;
-    for SiteSettings { place, site, links } in &settings.sites {
-        let mut site = site.clone();
+    for settings in &settings.sites {
+        let SiteSettings { place, links, .. } = settings;
+        let mut site = settings.site_with_directories(opened)?;
         for link in links {
             let keys = read(link)?;
             if let Some((_, rule)) = site.rules.get_mut(link.rule) {
@@ -641,6 +705,28 @@ pub(crate) fn compile(
 }
 
 impl SiteSettings {
+    /// The site, whose folders have the numbers of their directories.
+    fn site_with_directories(&self, opened: &[PathBuf]) -> Result<Site, Failure> {
+        let mut site = self.site.clone();
+        let rules = site.rules.iter_mut().map(|(_, rule)| rule);
+        let rules = rules.zip(&self.rule_directories);
+        for (rule, directory) in rules.chain([(&mut site.otherwise, &self.directory)]) {
+            let Some(directory) = directory else { continue };
+            let known = opened.iter().position(|known| known == directory);
+            let number = known.and_then(|index| u16::try_from(index + 1).ok());
+            let number = number.ok_or_else(|| {
+                let shown = directory.display();
+                self.place.refuse(
+                    format_args!("directory {shown}: not one of those that were opened at start"),
+                    "restart",
+                )
+            })?;
+            let folder = std::mem::take(&mut rule.folder);
+            rule.folder = folder.in_directory(number);
+        }
+        Ok(site)
+    }
+
     /// The files of its links' keys.
     pub(crate) fn key_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.links.iter().map(|link| &link.file)

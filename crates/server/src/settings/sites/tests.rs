@@ -16,7 +16,7 @@ const CLIENT: Client = Client {
 fn sites(text: &str) -> Sites {
     let settings = with_file(text).unwrap();
     let key = |_: &LinkSettings| Ok(vec![LinkKey::new(b"secret").unwrap()]);
-    compile(&settings, key).unwrap()
+    compile(&settings, &directories(&settings), key).unwrap()
 }
 
 /// What is done with a request, and what a reply to it would say.
@@ -30,6 +30,13 @@ fn ask_as<'a>(sites: &'a Sites, url: &str, client: &Client) -> (Verdict, &'a Rep
         panic!("{head}");
     };
     (sites.decide(&request, client), sites.replies(&request))
+}
+
+fn serve(path: Option<&str>) -> Verdict {
+    Verdict::Serve(sites::Place {
+        path: path.map(str::to_owned),
+        ..sites::Place::default()
+    })
 }
 
 fn fields(sites: &Sites, url: &str) -> String {
@@ -69,11 +76,54 @@ fn what_a_rule_says_is_laid_over_the_sites_and_that_over_the_servers() {
 }
 
 #[test]
+fn directories_beside_path_have_numbers_and_those_of_the_start_only() {
+    let text = "[[site]]\nnames = [\"a.example\"]\ndirectory = \"/srv/z\"\nroot = \"/a\"\n\
+                [[site.rule]]\npaths = [\"/old/**\"]\ndirectory = \"/srv/b\"\n\
+                [[site.rule]]\npaths = [\"/new/**\"]\nroot = \"/n\"\n\
+                [[site]]\nroot = \"/path\"\n";
+    let sites = sites(text);
+    let of = |directory, path: Option<&str>| {
+        let path = path.map(str::to_owned);
+        Verdict::Serve(sites::Place { directory, path })
+    };
+    for (url, verdict) in [
+        ("http://a.example/x", of(2, Some("/a/x"))),
+        ("http://a.example/old/x", of(1, None)),
+        ("http://a.example/new/x", of(2, Some("/n/new/x"))),
+        ("/x", of(0, Some("/path/x"))),
+    ] {
+        assert_eq!(ask(&sites, url).0, verdict, "{url}");
+    }
+    let settings = with_file(text).unwrap();
+    let opened = directories(&settings);
+    assert_eq!(opened, [Path::new("/srv/b"), Path::new("/srv/z")]);
+    let key = |_: &LinkSettings| Ok(vec![LinkKey::new(b"secret").unwrap()]);
+    let refusal = compile(&settings, &opened[..1], key)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refusal.contains("directory /srv/z: not one of those"),
+        "{refusal}"
+    );
+    let relative = with_file("[[site]]\ndirectory = \"z\"\n").unwrap_err();
+    assert!(
+        relative
+            .to_string()
+            .contains("directory z: not an absolute path")
+    );
+    for (count, is_right) in [(DIRECTORIES_MAX, true), (DIRECTORIES_MAX + 1, false)] {
+        let site = |n| format!("[[site]]\nnames = [\"{n}.example\"]\ndirectory = \"/{n}\"\n");
+        let text: String = (0..count).map(site).collect();
+        assert_eq!(with_file(&text).is_ok(), is_right);
+    }
+}
+
+#[test]
 fn a_site_without_names_answers_what_names_no_other() {
     let both = sites(
         "[[site]]\n[[site]]\nnames = [\"a.example\"]\n[[site.rule]]\npaths = [\"/**\"]\nstatus = 410\n",
     );
-    assert_eq!(ask(&both, "/x").0, Verdict::Serve(None));
+    assert_eq!(ask(&both, "/x").0, serve(None));
     assert_eq!(
         ask(&both, "http://a.example/x").0,
         Verdict::Refuse(Status::Gone)
@@ -106,7 +156,7 @@ fn a_rule_redirects_refuses_and_lets_networks_in() {
     };
     let verdict = |keys: &str| ask(&rule(keys), "/x").0;
     let forbidden = Verdict::Refuse(Status::Forbidden);
-    assert_eq!(verdict("allow = [\"192.0.2.0/24\"]"), Verdict::Serve(None));
+    assert_eq!(verdict("allow = [\"192.0.2.0/24\"]"), serve(None));
     assert_eq!(verdict("allow = [\"192.0.3.0/24\"]"), forbidden);
     assert_eq!(verdict("deny = [\"192.0.2.7\"]"), forbidden);
     assert_eq!(verdict("status = 404"), Verdict::Refuse(Status::NotFound));
@@ -135,7 +185,7 @@ fn paths_are_looked_up_in_the_sites_folder_or_the_rules() {
         ("http://a/shows/b", Some("/archive/b")),
         ("http://b/shows/b", None),
     ] {
-        let verdict = Verdict::Serve(looked_up.map(str::to_owned));
+        let verdict = serve(looked_up);
         assert_eq!(ask(&sites, url).0, verdict, "{url}");
     }
     let refused = with_file("[[site]]\nroot = \"a/../b\"\n").unwrap_err();
@@ -166,10 +216,7 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
         ..CLIENT
     };
     for (url, verdict) in [
-        (
-            "http://a.video.example/x",
-            Verdict::Serve(Some("/video.example/x".into())),
-        ),
+        ("http://a.video.example/x", serve(Some("/video.example/x"))),
         (
             "http://video.example/films/x",
             Verdict::Refuse(Status::Forbidden),
@@ -180,7 +227,7 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
         ),
         (
             "http://video.example/raw/x",
-            Verdict::Serve(Some("/video.example/raw/x".into())),
+            serve(Some("/video.example/raw/x")),
         ),
         (
             "http://other.example/x",
@@ -199,14 +246,8 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
             "http://old.example/x?y",
             moved(Status::Found, "https://video.example/archive/x?y"),
         ),
-        (
-            "http://192.0.2.1/x",
-            Verdict::Serve(Some("/public/x".into())),
-        ),
-        (
-            "http://192.0.2.1/raw/x",
-            Verdict::Serve(Some("/public/raw/x".into())),
-        ),
+        ("http://192.0.2.1/x", serve(Some("/public/x"))),
+        ("http://192.0.2.1/raw/x", serve(Some("/public/raw/x"))),
     ] {
         assert_eq!(ask(&example, url).0, verdict, "{url}");
     }
