@@ -19,6 +19,7 @@ use wire::{
 fn main() -> io::Result<()> {
     write("wire_frame", &wire_frames())?;
     write("http_request", &http_requests())?;
+    write("proxy_preface", &proxy_prefaces())?;
     write("client_hello", &client_hellos())?;
     write("record_inbound", &record_inbounds())?;
     write("stack_frames", &sim::fuzz_seeds())?;
@@ -320,6 +321,24 @@ fn http_requests() -> Vec<Vec<u8>> {
         }
     }
     seeds
+}
+
+/// Both versions of the PROXY protocol, whole and with a request behind them, each after two bytes that say where to
+/// cut it.
+fn proxy_prefaces() -> Vec<Vec<u8>> {
+    const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+    let of_version_2 = |fixed: [u8; 4], body: &[u8]| [SIGNATURE, &fixed, body].concat();
+    let prefaces = [
+        b"PROXY TCP4 192.0.2.7 10.0.0.2 56324 443\r\n".to_vec(),
+        b"PROXY TCP6 2001:db8::7 ::1 56324 443\r\nGET / HTTP/1.1\r\n".to_vec(),
+        b"PROXY UNKNOWN\r\n".to_vec(),
+        of_version_2([0x20, 0, 0, 0], b""),
+        of_version_2([0x21, 0x11, 0, 12], &[7; 12]),
+        of_version_2([0x21, 0x21, 0, 39], &[7; 39]),
+        of_version_2([0x21, 0x31, 0, 216], &[b'/'; 216]),
+    ];
+    let cut = |preface: &Vec<u8>| [&[0, 14], preface.as_slice()].concat();
+    prefaces.iter().map(cut).collect()
 }
 
 /// ClientHellos without extensions, with a name, and with each limit of records.

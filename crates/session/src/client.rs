@@ -1,6 +1,7 @@
 //! One client: its TCP connection, its pipelined requests, and the replies queued for it.
 
 use core::mem::offset_of;
+use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant, earlier};
@@ -9,6 +10,7 @@ use tcp::{Connection, Credit, Permission, State, StreamOffset};
 use wire::{MacAddress, Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
+use crate::forwarded::Forwarded;
 use crate::input::{HeadProgress, InputBuffer};
 use crate::read_budget::ReadBudget;
 use crate::request_log::LoggedReplies;
@@ -116,6 +118,8 @@ pub(crate) struct Client {
     pub(crate) serial: u32,
     /// How much of the head at the start of `input` was scanned.
     pub(crate) head: HeadProgress,
+    /// A trusted proxy forwards this connection. `None`: it is its peer's own.
+    pub(crate) forwarded: Option<Box<Forwarded>>,
     /// What the access log will report of the replies in the stream.
     pub(crate) logged: LoggedReplies,
     /// How many bytes may be read from the disk for this client.
@@ -159,6 +163,7 @@ impl Client {
             head: HeadProgress::default(),
             stream: StreamMap::default(),
             logged: LoggedReplies::default(),
+            forwarded: None,
             tls: None,
             fetches: VecDeque::new(),
             read_budget: ReadBudget::new(now, limits),
@@ -168,6 +173,13 @@ impl Client {
             exchange: Exchange::Request(now),
             is_traced: false,
         }
+    }
+
+    /// Whose connection this is: its peer's, or that of whom a trusted proxy forwards.
+    pub(crate) fn source(&self) -> IpAddr {
+        let forwarded = self.forwarded.as_ref();
+        let source = forwarded.and_then(|forwarded| forwarded.source());
+        source.unwrap_or_else(|| self.tcp.tuple().peer.ip())
     }
 
     /// Names this client, which is at `index`.

@@ -161,6 +161,8 @@ counters! {
         pub http_idle_close_count: u64,
         /// Connections reset because the client acknowledged too little for `send_timeout_seconds`.
         pub http_stall_count: u64,
+        /// Connections from trusted proxies that were reset because they did not begin by the PROXY protocol.
+        pub session_preface_refused_count: u64,
         /// Reads of the disk requested.
         pub session_read_count: u64,
         /// Bytes of `session_read_count`, those for alignment included.

@@ -6,7 +6,8 @@
 //!
 //! **All memory it may use was counted at start.** Tables have the capacities of [`Config`]. Each
 //! connection has at most 17 KiB of received bytes and as many that were parsed already (over TLS
-//! also 32 KiB of opened bytes; buffers grow by doubling), eight replies' heads
+//! also 32 KiB of opened bytes; from a proxy, what it says before: [`sites::preface::PREFACE_BYTES_MAX`];
+//! buffers grow by doubling), eight replies' heads
 //! ([`http::REPLY_TEXT_BYTES_MAX`]), sixteen fetches and a log of [`tcp::flight::ENTRIES_MAX`]
 //! transmissions. These four grow when a connection first needs them. Besides, a look-up allocates
 //! its path, a stray ([`STRAYS_MAX`]) its text, a device seen for the first time ([`DEVICES_MAX`]) a
@@ -24,6 +25,7 @@ mod connection_trace;
 mod counters;
 mod device_reads;
 mod fetch;
+mod forwarded;
 mod idle_list;
 mod input;
 mod listing;

@@ -17,6 +17,7 @@
 pub mod links;
 pub mod names;
 pub mod networks;
+pub mod preface;
 mod proxies;
 pub mod rules;
 mod template;
@@ -157,6 +158,19 @@ impl Sites {
     pub fn with_proxies(self, networks: &[Network]) -> Self {
         let proxies = Proxies::new(networks);
         Self { proxies, ..self }
+    }
+
+    /// The same, to which those proxies begin connections by the PROXY protocol, if they are to.
+    #[must_use]
+    pub fn with_prefaces(self, are_awaited: bool) -> Self {
+        let proxies = self.proxies.with_prefaces(are_awaited);
+        Self { proxies, ..self }
+    }
+
+    /// Whether a connection from this address begins by the PROXY protocol ([`preface`]).
+    #[must_use]
+    pub fn awaits_preface(&self, peer: IpAddr) -> bool {
+        self.proxies.awaits_preface(peer)
     }
 
     /// One site for all names, whose replies are these.

@@ -173,14 +173,23 @@ mod tests {
     #[test]
     fn a_line_names_the_source() {
         for (line, source) in [
-            ("PROXY TCP4 192.0.2.7 10.0.0.2 56324 443\r\n", Some("192.0.2.7")),
-            ("PROXY TCP6 2001:db8::7 ::1 0 65535\r\n", Some("2001:db8::7")),
+            (
+                "PROXY TCP4 192.0.2.7 10.0.0.2 56324 443\r\n",
+                Some("192.0.2.7"),
+            ),
+            (
+                "PROXY TCP6 2001:db8::7 ::1 0 65535\r\n",
+                Some("2001:db8::7"),
+            ),
             ("PROXY TCP6 ::ffff:192.0.2.7 ::1 1 2\r\n", Some("192.0.2.7")),
             ("PROXY UNKNOWN\r\n", None),
             ("PROXY UNKNOWN ffff:f...f:ffff 1 2\r\n", None),
         ] {
             let whole = format!("{line}GET / HTTP/1.1\r\n");
-            assert_eq!(Preface::parse(whole.as_bytes()), complete(source, line.len()));
+            assert_eq!(
+                Preface::parse(whole.as_bytes()),
+                complete(source, line.len())
+            );
             for cut in 0..line.len() {
                 let begun = &line.as_bytes()[..cut];
                 assert_eq!(Preface::parse(begun), Preface::Incomplete, "{line} {cut}");
@@ -251,7 +260,10 @@ mod tests {
         for (bytes, problem) in [
             (version_2(0x11, 0x11, &IPV4), PrefaceProblem::Version),
             (version_2(0x22, 0x11, &IPV4), PrefaceProblem::Version),
-            (version_2(0x21, 0x11, &IPV4[..11]), PrefaceProblem::Addresses),
+            (
+                version_2(0x21, 0x11, &IPV4[..11]),
+                PrefaceProblem::Addresses,
+            ),
             (version_2(0x21, 0x21, &[0; 35]), PrefaceProblem::Addresses),
             (
                 version_2(0x21, 0x11, &[0; PREFACE_BYTES_MAX - 15]),

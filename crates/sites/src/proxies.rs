@@ -1,4 +1,5 @@
-//! Proxies and balancers in front of the server, which say whom they ask for: `X-Forwarded-For`.
+//! Proxies and balancers in front of the server, which say whom they ask for: `X-Forwarded-For`, and before a
+//! connection's first byte the PROXY protocol ([`crate::preface`]).
 //!
 //! Each proxy adds the address that it was asked from to the end of the list. So the list is read from its end, as
 //! long as it was written by proxies that the operator has named; what is before that, anybody may have written.
@@ -14,6 +15,8 @@ use crate::networks::{Network, SourceFilter};
 pub(crate) struct Proxies {
     /// Serves the proxies, and nobody else; `None`: there are none.
     known: Option<SourceFilter>,
+    /// Their connections begin by the PROXY protocol.
+    are_prefaces_awaited: bool,
 }
 
 impl Proxies {
@@ -21,7 +24,21 @@ impl Proxies {
         let known = !networks.is_empty();
         Self {
             known: known.then(|| SourceFilter::new(Some(networks), &[])),
+            are_prefaces_awaited: false,
         }
+    }
+
+    pub(crate) fn with_prefaces(self, are_prefaces_awaited: bool) -> Self {
+        Self {
+            are_prefaces_awaited,
+            ..self
+        }
+    }
+
+    /// Whether a connection from `peer` begins by the PROXY protocol.
+    pub(crate) fn awaits_preface(&self, peer: IpAddr) -> bool {
+        let known = self.known.as_ref();
+        self.are_prefaces_awaited && known.is_some_and(|known| known.serves(peer))
     }
 
     /// Who asks, if a request with this list came from `peer`.
@@ -85,6 +102,17 @@ mod tests {
         ] {
             assert_eq!(source(peer, list), asking, "{peer} {list}");
         }
+    }
+
+    #[test]
+    fn connections_of_proxies_begin_with_a_preface_if_they_are_to() {
+        let proxy: IpAddr = PROXY.parse().unwrap();
+        let proxies = Proxies::new(&[Network::of_address(proxy)]);
+        assert!(!proxies.awaits_preface(proxy));
+        let proxies = proxies.with_prefaces(true);
+        assert!(proxies.awaits_preface(proxy));
+        assert!(!proxies.awaits_preface("10.0.0.2".parse().unwrap()));
+        assert!(!Proxies::default().with_prefaces(true).awaits_preface(proxy));
     }
 
     #[test]

@@ -24,13 +24,14 @@ use files::OperatorFiles;
 pub(crate) use loader::Loader;
 
 /// Keys of the configuration file that a change of needs no restart.
-pub(crate) const RELOADED: [&str; 10] = [
+pub(crate) const RELOADED: [&str; 11] = [
     "cache_control",
     "certificate",
     "cors",
     "header",
     "hidden_files",
     "log",
+    "proxy_protocol",
     "site",
     "ticket_keys",
     "trusted_proxies",

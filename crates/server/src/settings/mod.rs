@@ -113,6 +113,8 @@ pub(crate) struct Settings {
     pub hidden_files: bool,
     /// Networks of proxies that are believed in whom they ask for.
     pub trusted_proxies: Vec<Network>,
+    /// Whether their connections begin by the PROXY protocol.
+    pub proxy_protocol: bool,
     /// The sites of the file.
     pub sites: Vec<sites::SiteSettings>,
     /// What connections are like: of each worker's conductor, all that does not depend on the link and on
@@ -212,6 +214,7 @@ impl Default for Settings {
             replies: ReplyConfig::default(),
             hidden_files: false,
             trusted_proxies: Vec::new(),
+            proxy_protocol: false,
             sites: Vec::new(),
             conductor: session::Config::default(),
             aead_library: None,
@@ -337,6 +340,12 @@ impl Settings {
         let proxies = file.trusted_proxies.take();
         let proxies = resolve_list(proxies, &keys.origin(&table::TRUSTED_PROXIES));
         settings.trusted_proxies = problems.take(proxies).unwrap_or_default();
+        if settings.proxy_protocol && settings.trusted_proxies.is_empty() {
+            problems.take(Err(Failure::refused(
+                format!("{}: nobody may use it", keys.origin(&table::PROXY_PROTOCOL)),
+                "name the networks of balancers in trusted_proxies",
+            )));
+        }
         let pairs = resolve_pairs(&keys, args.certificates, args.keys, file.certificate.take());
         let pairs = problems.take_some(pairs);
         settings.trace = problems.take(resolve_trace(&keys, &mut file));

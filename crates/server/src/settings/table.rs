@@ -419,6 +419,11 @@ settings! {
         "Proxies and balancers whose `X-Forwarded-For` is believed: access log, rules and signed links \
          then go by the address that they name. Nobody else's is.";
 
+    PROXY_PROTOCOL = proxy_protocol: bool => proxy_protocol,
+        Kind::Switch,
+        "Whether connections from `trusted_proxies` begin by the PROXY protocol (version 1 or 2), before TLS, and are \
+         reset if they don't. Whom it names counts as whom `X-Forwarded-For` names. Others speak as ever.";
+
     TYPES = types: BTreeMap<String, String>,
         text("table of strings", "none", "at most 64 of `extension = \"type/subtype\"`"),
         "Content types by file name extension, over the built-in ones.";

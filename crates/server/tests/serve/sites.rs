@@ -193,6 +193,37 @@ fn a_trusted_proxy_says_who_asks_and_nobody_else_does() {
 }
 
 #[test]
+fn a_balancer_says_whom_it_forwards_before_the_first_byte() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, config) = lay_out();
+    let sites = std::fs::read_to_string(&config).unwrap();
+    let sites = sites.replace("10.77.0.0/24", "192.0.2.0/24");
+    let text = format!("trusted_proxies = [\"10.77.0.0/30\"]\nproxy_protocol = true\n{sites}");
+    std::fs::write(&config, &text).unwrap();
+    let words = ["--config", config.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, &directory.path().join("site"), &words);
+    atlas.ready();
+    // curl says its own address by version 1. Of whom that is forwarded for, the list says more.
+    let status = |words: &[&str]| {
+        let words = [&["--haproxy-protocol"], words].concat();
+        fetch(&lab, "video.example", "/raw/a.bin", &words)[9..12].to_owned()
+    };
+    assert_eq!(status(&[]), "200");
+    assert_eq!(status(&["--header", "X-Forwarded-For: 192.0.2.7"]), "403");
+    // Who is no balancer may not say it, and need not.
+    std::fs::write(&config, text.replace("10.77.0.0/30", "10.99.0.0/30")).unwrap();
+    atlas.signal(libc::SIGHUP);
+    atlas.stderr_line("SIGHUP");
+    assert_eq!(status(&[]), "400");
+    assert_eq!(
+        fetch(&lab, "video.example", "/raw/a.bin", &[])[9..12],
+        *"200"
+    );
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
+#[test]
 fn sighup_changes_sites_for_requests_that_follow() {
     let Some(lab) = Lab::new() else { return };
     let (directory, config) = lay_out();

@@ -144,7 +144,15 @@ impl Conductor {
         counters.tcp_spurious_recovery_count += u64::from(arrival.loss_undone);
         counters.tcp_ecn_reduction_count += u64::from(arrival.reduced_by_echo);
         client.read_waits = None;
-        let text = payload.get(arrival.text).unwrap_or_default();
+        let mut text = payload.get(arrival.text).unwrap_or_default();
+        if let Some(forwarded) = &mut client.forwarded {
+            let Ok(rest) = forwarded.take(text) else {
+                self.telemetry.counters.session_preface_refused_count += 1;
+                self.abort(now, arena, index);
+                return;
+            };
+            text = rest;
+        }
         match &mut client.tls {
             Some(tls) => tls.sealed.extend(text),
             None if client.exchange.is_closing() => {}

@@ -140,7 +140,7 @@ fn decide(
     request: Request<'_>,
 ) -> Result<(u16, String), Verdict> {
     let asking = sites::Client {
-        source: config.sites.source(&request, client.tcp.tuple().peer.ip()),
+        source: config.sites.source(&request, client.source()),
         is_secure: client.tls.is_some(),
         unix_seconds,
     };

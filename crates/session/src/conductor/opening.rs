@@ -16,6 +16,7 @@ use super::connections::Connections;
 use super::connections::{Evictable, HalfOpenEntry};
 use super::{Conductor, Received};
 use crate::client::Client;
+use crate::forwarded::Forwarded;
 use crate::tls::Tls;
 use crate::{TraceEnd, Warning};
 
@@ -218,6 +219,9 @@ impl Conductor {
         if Some(segment.destination_port) == self.config.https_port {
             client.tls = Some(Box::new(Tls::new()));
             client.tcp.set_burst_unit(SEALED_UNIT_BYTES);
+        }
+        if self.config.sites.awaits_preface(tuple.peer.ip()) {
+            client.forwarded = Some(Box::new(Forwarded::new()));
         }
         self.telemetry.begin_trace(now, &mut client);
         let index = self.connections.insert(client);

@@ -178,7 +178,7 @@ impl Conductor {
         }
         let needs_read = parts.iter().any(|part| matches!(part, Part::Object { .. }));
         let status = reply.status.code();
-        let source = (self.config.sites).source(&request, client.tcp.tuple().peer.ip());
+        let source = (self.config.sites).source(&request, client.source());
         let asked = (source, usize::from(held.head_bytes));
         self.telemetry
             .log_request(client, Some(asked), status, &self.draft);

@@ -196,7 +196,7 @@ impl Telemetry {
         client.logged.cut(&unsent);
         client.logged.end_first(0, log);
         if let Exchange::LookUp(held) | Exchange::Changed(_, held) = client.exchange {
-            let peer = client.tcp.tuple().peer.ip();
+            let peer = client.source();
             let source = match http::parse_request(client.input.as_slice()) {
                 Parsed::Complete { request, .. } => sites.source(&request, peer),
                 _ => peer,
@@ -223,7 +223,7 @@ impl From<CloseReason> for TraceEnd {
 impl Client {
     fn logged_request(&self, asked: Option<(IpAddr, usize)>, status: u16) -> LoggedRequest<'_> {
         let input = self.input.as_slice();
-        let peer = self.tcp.tuple().peer.ip();
+        let peer = self.source();
         let (peer, head_bytes) = asked.unwrap_or((peer, input.len()));
         LoggedRequest {
             peer,

@@ -696,7 +696,11 @@ pub(crate) fn compile(
         }
     }
     let sites = Sites::new(named, default);
-    let sites = sites.map(|sites| sites.with_proxies(&settings.trusted_proxies));
+    let sites = sites.map(|sites| {
+        sites
+            .with_proxies(&settings.trusted_proxies)
+            .with_prefaces(settings.proxy_protocol)
+    });
     sites.map_err(|(index, problem)| {
         let place = places.get(index).copied().or(default_place);
         let place = place.expect("invariant: without sites there is no pattern");

@@ -23,6 +23,7 @@ mod pieces;
 mod reads;
 mod replies;
 mod request_log;
+mod sites;
 mod strays;
 mod syn_floods;
 mod tls;
