@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod coding;
 mod conditional;
 mod content_type;
 mod cors;
@@ -34,6 +35,7 @@ mod validators;
 
 use clock::UnixTime;
 
+pub use coding::{CODINGS_MAX, Coding, Codings};
 pub use content_type::{
     CONTENT_TYPE_BYTES_MAX, ContentTypeProblem, ContentTypes, EXTENSION_BYTES_MAX, OWN_TYPES_MAX,
 };
@@ -43,7 +45,8 @@ pub use head_text::HeadText;
 pub use range::{RANGES_MAX, RANGES_UNORDERED_MAX};
 pub use reply::{
     PREFLIGHT_HEADERS_BYTES_MAX, Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyConfig, ReplyOptions,
-    directory_reply, error_reply, options_reply, redirect_reply, reply,
+    coded_reply, directory_reply, error_page_reply, error_reply, options_reply, redirect_reply,
+    reply,
 };
 pub use request::{
     BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LEADING_EMPTY_LINES_MAX, METHOD_BYTES_MAX, Method,

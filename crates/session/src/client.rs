@@ -5,13 +5,16 @@ use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant, earlier};
+use http::{Coding, Status};
 use memory::Arena;
+use sites::rules::Rate;
 use tcp::{Connection, Credit, Permission, State, StreamOffset};
 use wire::{MacAddress, Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
 use crate::forwarded::Forwarded;
 use crate::input::{HeadProgress, InputBuffer};
+use crate::rates::Rates;
 use crate::read_budget::ReadBudget;
 use crate::request_log::LoggedReplies;
 use crate::stream_map::{REPLIES_MAX, StreamMap};
@@ -49,6 +52,10 @@ pub(crate) struct HeldRequest {
     pub(crate) body_bytes: u16,
     /// How many replies to it were queued, or would have been, had the file not been empty after it changed.
     pub(crate) beginnings: u8,
+    /// In which coding its object is looked for; `None`: as it is.
+    pub(crate) coding: Option<Coding>,
+    /// It is refused so, and what is looked up is the body of that.
+    pub(crate) error: Option<Status>,
     /// No request is taken after it.
     pub(crate) is_last: bool,
 }
@@ -58,6 +65,8 @@ impl HeldRequest {
     pub(crate) const fn again(self) -> Self {
         Self {
             beginnings: self.beginnings.saturating_add(1),
+            coding: None,
+            error: None,
             ..self
         }
     }
@@ -120,6 +129,8 @@ pub(crate) struct Client {
     pub(crate) head: HeadProgress,
     /// A trusted proxy forwards this connection. `None`: it is its peer's own.
     pub(crate) forwarded: Option<Box<Forwarded>>,
+    /// How fast its replies are sent. `None`: no rule has said so.
+    pub(crate) rates: Option<Box<Rates>>,
     /// What the access log will report of the replies in the stream.
     pub(crate) logged: LoggedReplies,
     /// How many bytes may be read from the disk for this client.
@@ -164,6 +175,7 @@ impl Client {
             stream: StreamMap::default(),
             logged: LoggedReplies::default(),
             forwarded: None,
+            rates: None,
             tls: None,
             fetches: VecDeque::new(),
             read_budget: ReadBudget::new(now, limits),
@@ -180,6 +192,19 @@ impl Client {
         let forwarded = self.forwarded.as_ref();
         let source = forwarded.and_then(|forwarded| forwarded.source());
         source.unwrap_or_else(|| self.tcp.tuple().peer.ip())
+    }
+
+    /// A reply begins at `start`, which is sent so fast, and never faster than `rate_max`, that of all connections.
+    pub(crate) fn begin_rate(
+        &mut self,
+        start: StreamOffset,
+        rate: Option<Rate>,
+        rate_max: Option<u64>,
+    ) {
+        if rate.is_some() || self.rates.is_some() {
+            let rates = self.rates.get_or_insert_default();
+            rates.begin_reply(start, rate, rate_max);
+        }
     }
 
     /// Names this client, which is at `index`.
@@ -370,6 +395,10 @@ impl Client {
     /// only place where that is decided. TCP learns since when it is demanded.
     #[inline]
     pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
+        let rates = self.rates.as_deref_mut();
+        if let Some(rate) = rates.and_then(|rates| rates.advance(self.tcp.claimed_once())) {
+            self.tcp.set_rate_max(rate);
+        }
         self.read_waits = self.read_waits.filter(|until| *until > now);
         let permission = if self.fetches.len() < FETCHES_MAX {
             self.tcp.permission(now)

@@ -31,6 +31,7 @@ mod input;
 mod listing;
 mod next_hops;
 mod outbox;
+mod rates;
 mod read_budget;
 mod read_turns;
 mod reassembly;

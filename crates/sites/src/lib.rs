@@ -24,7 +24,7 @@ mod template;
 
 use std::net::IpAddr;
 
-use http::{ReplyConfig, Request, Status};
+use http::{Codings, ReplyConfig, Request, Status};
 
 use links::Asked;
 use names::{NameProblem, Names};
@@ -51,6 +51,8 @@ pub struct Site {
     pub https: Option<Redirect>,
     /// Whether files and directories whose name begins with a dot are served.
     pub serves_hidden: bool,
+    /// Objects that are the bodies of these errors, by the paths that a request would have.
+    pub error_pages: Vec<(Status, String)>,
     /// Rules and their patterns.
     pub rules: Vec<(Vec<String>, Rule)>,
     /// What holds for paths without a rule.
@@ -88,6 +90,7 @@ pub struct Sites {
 struct Compiled {
     https: Option<Redirect>,
     serves_hidden: bool,
+    error_pages: Vec<(Status, Place)>,
     rules: Rules,
     otherwise: Rule,
     /// Of its rules' signed links, each once.
@@ -123,6 +126,8 @@ pub struct Place {
     pub directory: u16,
     /// By which path, in place of the request's; `None`: by that.
     pub path: Option<String>,
+    /// In which codings it is looked for, before it is as it is.
+    pub codings: Codings,
 }
 
 impl Sites {
@@ -187,12 +192,25 @@ impl Sites {
         &self.default.otherwise.replies
     }
 
+    /// What holds for this request.
+    #[must_use]
+    pub fn rule(&self, request: &Request<'_>) -> &Rule {
+        let site = self.site(request);
+        let (_, path) = site.split_token(&request.path);
+        site.rule(path)
+    }
+
     /// What replies to this request say.
     #[must_use]
     pub fn replies(&self, request: &Request<'_>) -> &ReplyConfig {
-        let site = self.site(request);
-        let (_, path) = site.split_token(&request.path);
-        &site.rule(path).replies
+        &self.rule(request).replies
+    }
+
+    /// The object that is the body of this error; `None`: it has none.
+    #[must_use]
+    pub fn error_page(&self, request: &Request<'_>, status: Status) -> Option<&Place> {
+        let mut pages = self.site(request).error_pages.iter();
+        pages.find_map(|(known, place)| (*known == status).then_some(place))
     }
 
     /// Who asks: the peer, or whom it asks for.
@@ -225,9 +243,19 @@ impl Compiled {
                 token_names.push(name.into());
             }
         }
+        let folder = &site.otherwise.folder;
+        let pages = site.error_pages.into_iter().map(|(status, path)| {
+            let place = Place {
+                directory: folder.directory(),
+                path: Some(folder.map(&path).unwrap_or(path)),
+                codings: Codings::default(),
+            };
+            (status, place)
+        });
         Ok(Self {
             https: site.https,
             serves_hidden: site.serves_hidden,
+            error_pages: pages.collect(),
             rules,
             otherwise: site.otherwise,
             token_names,
@@ -279,9 +307,15 @@ impl Compiled {
         match &rule.action {
             Action::Serve => {
                 let looked_up = rule.folder.map(path);
+                let offered = &rule.replies.precompressed;
                 Verdict::Serve(Place {
                     directory: rule.folder.directory(),
                     path: looked_up.or_else(|| path_token.map(|_| path.to_owned())),
+                    codings: if offered.is_empty() {
+                        Codings::default()
+                    } else {
+                        request.preferred(offered)
+                    },
                 })
             }
             Action::Redirect(to) => Verdict::Redirect(to.status(), to.location(request)),

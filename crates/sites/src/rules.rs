@@ -29,8 +29,19 @@ pub struct Rule {
     pub links: Option<Links>,
     /// Where its paths are looked up.
     pub folder: Folder,
+    /// How fast replies are sent; `None`: as fast as the server's are.
+    pub rate: Option<Rate>,
     /// What is done.
     pub action: Action,
+}
+
+/// How fast a reply is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate {
+    /// Most bytes a second.
+    pub bytes_per_second: u64,
+    /// So many bytes of each reply are sent before that holds.
+    pub after_bytes: u64,
 }
 
 /// Where paths are looked up: the beginning of a path is cut off, and another is put in its place.

@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::Coding;
 use crate::authority::{is_sub_delimiter, is_unreserved};
 use crate::conditional::Verdict;
 use crate::content_type::{
@@ -50,6 +51,8 @@ pub struct ReplyConfig {
     pub types: ContentTypes,
     /// Fields of the operator's.
     pub extra_fields: ExtraFields,
+    /// The codings in which objects may be stored beside what is asked for. Their replies are told apart by caches.
+    pub precompressed: Vec<Coding>,
 }
 
 impl Default for ReplyConfig {
@@ -60,6 +63,7 @@ impl Default for ReplyConfig {
             cache_control: true,
             types: ContentTypes::default(),
             extra_fields: ExtraFields::default(),
+            precompressed: Vec::new(),
         }
     }
 }
@@ -130,16 +134,31 @@ pub fn reply(
     text: &mut Vec<u8>,
     parts: &mut Vec<Part>,
 ) -> Reply {
+    coded_reply(None, request, object, options, text, parts)
+}
+
+/// The same with an object that is what was asked for in this coding. Its ranges and validators are those of the
+/// coded bytes (RFC 9110 s8.8.3.3, s14.2), its type is that of the request's path.
+pub fn coded_reply(
+    coding: Option<Coding>,
+    request: &Request<'_>,
+    object: &ObjectMeta,
+    options: &ReplyOptions<'_>,
+    text: &mut Vec<u8>,
+    parts: &mut Vec<Part>,
+) -> Reply {
     if request.method == Method::Options {
         return options_reply(request, options, text, parts);
     }
     let close = !(request.keep_alive && options.keep_alive);
     let object = &Described {
         meta: object,
+        coding,
         validators: Validators::of(object),
         content_type: object
             .content_type
             .as_deref()
+            .filter(|_| coding.is_none())
             .and_then(ContentType::given)
             .unwrap_or_else(|| content_type_of(request, options.config)),
     };
@@ -304,10 +323,41 @@ pub fn error_reply(
     Reply { status, close }
 }
 
+/// An error reply whose body is an object, with the path that says its type. `status` must be an error.
+/// It has neither validators nor ranges, since it stands for nothing that was asked for.
+pub fn error_page_reply(
+    status: Status,
+    (path, page): (&str, &ObjectMeta),
+    request: &Request<'_>,
+    options: &ReplyOptions<'_>,
+    text: &mut Vec<u8>,
+    parts: &mut Vec<Part>,
+) -> Reply {
+    assert!(status.is_error(), "{status:?} is not an error");
+    let close = !(request.keep_alive && options.keep_alive);
+    let given = page.content_type.as_deref().and_then(ContentType::given);
+    let content_type = given.unwrap_or_else(|| options.config.types.of(path));
+    let mut writer = Writer::new(text, parts);
+    writer.common_head(status, options, close);
+    writer.content_type(content_type);
+    writer.number_field("Content-Length", page.size_bytes);
+    writer.end_head();
+    if request.method == Method::Get && page.size_bytes > 0 {
+        writer.object(ByteRange {
+            start: 0,
+            length: page.size_bytes,
+        });
+    }
+    writer.flush();
+    Reply { status, close }
+}
+
 /// An object, its validators, and the type it is of.
 #[derive(Clone, Copy)]
 struct Described<'a> {
     meta: &'a ObjectMeta,
+    /// The coding that its bytes are in.
+    coding: Option<Coding>,
     validators: Validators,
     content_type: ContentType<'a>,
 }
@@ -526,6 +576,14 @@ impl<'a> Writer<'a> {
         let has_passed = |modified: &u64| *modified <= options.unix_seconds_now;
         if let Some(modified) = object.validators.modified.filter(has_passed) {
             self.date_field("Last-Modified", modified);
+        }
+        if !options.config.precompressed.is_empty() {
+            self.field("Vary", "Accept-Encoding");
+        }
+        // RFC 9110 s15.4.5: a 304 has no other fields of the representation than a cache needs.
+        let coding = object.coding.filter(|_| status != Status::NotModified);
+        if let Some(coding) = coding {
+            self.field("Content-Encoding", coding.name());
         }
         self.configured_fields(object, options);
     }

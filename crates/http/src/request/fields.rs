@@ -18,6 +18,7 @@ pub(super) struct Fields<'a> {
     pub(super) cookie: Option<&'a [u8]>,
     pub(super) forwarded_for: Option<&'a [u8]>,
     pub(super) origin: Option<&'a [u8]>,
+    pub(super) accept_encoding: Option<&'a [u8]>,
     content_length: Option<u64>,
     transfer: Option<Transfer>,
     expects_continue: bool,
@@ -76,6 +77,9 @@ impl<'a> Fields<'a> {
                 put_once(&mut self.conditions.if_unmodified_since, value)?;
             }
             Some(b'i') if is("if-range") => put_once(&mut self.conditions.if_range, value)?,
+            Some(b'a') if is("accept-encoding") => {
+                self.accept_encoding = self.accept_encoding.or(Some(value));
+            }
             Some(b'a') if is("access-control-request-method") => {
                 put_once(&mut self.preflight.method, value)?;
             }

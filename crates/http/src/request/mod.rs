@@ -12,6 +12,7 @@
 mod fields;
 
 use self::fields::Fields;
+use crate::coding::{Coding, Codings, preferred};
 use crate::conditional::Conditions;
 use crate::target::Target;
 use crate::{INDEX_NAME, Status};
@@ -93,6 +94,8 @@ pub struct Request<'a> {
     pub forwarded_for: Option<&'a [u8]>,
     /// `Origin`, the first if there are several (RFC 6454 s7.3: a client sends one).
     pub origin: Option<&'a [u8]>,
+    /// `Accept-Encoding`, the first if there are several.
+    pub(crate) accept_encoding: Option<&'a [u8]>,
     /// Whether the client can use the connection again (RFC 9112 s9.3).
     pub keep_alive: bool,
     /// Bytes of the body, which follows the head and means nothing: 0 to [`BODY_BYTES_MAX`]. The next
@@ -115,6 +118,12 @@ impl Request<'_> {
             path.push_str(INDEX_NAME);
         }
         path
+    }
+
+    /// Those of these codings that the client takes, the most welcome first.
+    #[must_use]
+    pub fn preferred(&self, offered: &[Coding]) -> Codings {
+        preferred(self.accept_encoding, offered)
     }
 
     /// Whether it asks for a directory by its right name: then the object is its [`INDEX_NAME`].
@@ -201,6 +210,7 @@ fn parse_head(input: &[u8]) -> Result<Option<(Request<'_>, usize)>, Refusal> {
         query: target.query,
         host: authority.or(fields.host),
         cookie: fields.cookie,
+        accept_encoding: fields.accept_encoding,
         forwarded_for: fields.forwarded_for,
         origin: fields.origin,
         keep_alive: fields.keep_alive(line.version_minor, body_bytes),

@@ -266,7 +266,8 @@ fn a_request_is_what_it_says() {
     let head = b"HEAD /a%20b?q HTTP/1.1\r\nHost: h\r\nRANGE:  bytes=0-1 \r\nrange: bytes=2-3\r\n\
         if-match: \"a\"\r\nIf-None-Match: \"b\"\r\nIf-Modified-Since: c\r\n\
         If-Unmodified-Since: d\r\nIf-Range: \"e\"\r\nCookie: f=g\r\nOrigin: http://h\r\n\
-        X-Forwarded-For: 1\r\nX-Forwarded-For: 2\r\n\r\n";
+        X-Forwarded-For: 1\r\nX-Forwarded-For: 2\r\n\
+        Accept-Encoding: i\r\nAccept-Encoding: j\r\n\r\n";
     assert_eq!(
         accept(head),
         Request {
@@ -277,6 +278,7 @@ fn a_request_is_what_it_says() {
             cookie: Some(b"f=g"),
             forwarded_for: Some(b"2"),
             origin: Some(b"http://h"),
+            accept_encoding: Some(b"i"),
             keep_alive: true,
             body_bytes: 0,
             conditions: Conditions {

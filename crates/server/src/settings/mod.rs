@@ -341,7 +341,7 @@ impl Settings {
         let proxies = resolve_list(proxies, &keys.origin(&table::TRUSTED_PROXIES));
         settings.trusted_proxies = problems.take(proxies).unwrap_or_default();
         if settings.proxy_protocol && settings.trusted_proxies.is_empty() {
-            problems.take(Err(Failure::refused(
+            problems.take_some::<()>(Err(Failure::refused(
                 format!("{}: nobody may use it", keys.origin(&table::PROXY_PROTOCOL)),
                 "name the networks of balancers in trusted_proxies",
             )));

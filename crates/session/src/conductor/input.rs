@@ -4,7 +4,7 @@
 //! their end. What arrives beyond waits in the client's input, which the receive window bounds.
 
 use clock::Instant;
-use http::{Method, Parsed, Request};
+use http::{Coding, Method, Parsed, Request, Status};
 use sites::Verdict;
 
 use super::Conductor;
@@ -64,13 +64,15 @@ impl Conductor {
                 head_bytes: u16::try_from(head_bytes).expect("invariant: HEAD_BYTES_MAX"),
                 body_bytes: request.body_bytes,
                 beginnings: 0,
+                coding: None,
+                error: None,
                 is_last: false,
             };
             if request.method == Method::Options {
                 self.queue(now, index, held, None, http::options_reply);
                 continue;
             }
-            let decided = decide(&self.config, self.draft.unix_seconds, client, request);
+            let decided = decide(&self.config, self.draft.unix_seconds, client, request, None);
             self.ask_or_answer(now, index, held, decided);
         }
     }
@@ -81,12 +83,16 @@ impl Conductor {
         now: Instant,
         index: u32,
         held: HeldRequest,
-        decided: Result<(u16, String), Verdict>,
+        decided: Result<Asked, Verdict>,
     ) {
         match decided {
-            Ok((directory, path)) => {
+            Ok(Asked {
+                directory,
+                path,
+                coding,
+            }) => {
                 if let Some(client) = self.connections.clients.entry_mut(index) {
-                    client.exchange = Exchange::LookUp(held);
+                    client.exchange = Exchange::LookUp(HeldRequest { coding, ..held });
                     self.lookups.push_back(LookupPlan {
                         token: token_of(client.token(index)),
                         directory,
@@ -94,8 +100,73 @@ impl Conductor {
                     });
                 }
             }
+            Err(Verdict::Refuse(status)) => self.refuse_or_ask(now, index, held, status),
             Err(verdict) => self.answer(now, index, held, &verdict),
         }
+    }
+
+    /// Answers a request by an error, whose body is looked up first, if it is an object.
+    pub(super) fn refuse_or_ask(
+        &mut self,
+        now: Instant,
+        index: u32,
+        held: HeldRequest,
+        status: Status,
+    ) {
+        let page = held
+            .error
+            .is_none()
+            .then(|| self.request_of(index))
+            .flatten();
+        let page = page.and_then(|request| self.config.sites.error_page(&request, status));
+        match page.cloned() {
+            Some(place) => {
+                let error = Some(status);
+                let page = Asked {
+                    directory: place.directory,
+                    path: place.path.unwrap_or_default(),
+                    coding: None,
+                };
+                let held = HeldRequest { error, ..held };
+                self.ask_or_answer(now, index, held, Ok(page));
+            }
+            None => self.answer(
+                now,
+                index,
+                held,
+                &Verdict::Refuse(held.error.unwrap_or(status)),
+            ),
+        }
+    }
+
+    /// The request at the start of a client's input.
+    fn request_of(&self, index: u32) -> Option<Request<'_>> {
+        let client = self.connections.clients.entry(index)?;
+        match http::parse_request(client.input.as_slice()) {
+            Parsed::Complete { request, .. } => Some(request),
+            _ => None,
+        }
+    }
+
+    /// Asks for an object that is not there in the coding that was asked for: in the next, or as it is. Whether
+    /// there is such a thing.
+    pub(super) fn ask_without(&mut self, now: Instant, index: u32, held: HeldRequest) -> bool {
+        let Some(client) = self.connections.clients.entry(index) else {
+            return false;
+        };
+        let Some(request) = self.request_of(index).filter(|_| held.coding.is_some()) else {
+            return false;
+        };
+        let after = held.coding;
+        let decided = decide(
+            &self.config,
+            self.draft.unix_seconds,
+            client,
+            request,
+            after,
+        );
+        self.ask_or_answer(now, index, held, decided);
+        true
     }
 
     /// If it is time to, asks again for what has changed.
@@ -109,7 +180,7 @@ impl Conductor {
             let Parsed::Complete { request, .. } = parsed else {
                 unreachable!("a request that was complete stays so");
             };
-            let decided = decide(&self.config, self.draft.unix_seconds, client, request);
+            let decided = decide(&self.config, self.draft.unix_seconds, client, request, None);
             self.ask_or_answer(now, index, held, decided);
             self.take_input(now, index);
         }
@@ -132,20 +203,42 @@ impl Conductor {
     }
 }
 
-/// The directory and the path to look up for a client's request, or how it is answered without.
+/// What is looked up.
+pub(super) struct Asked {
+    directory: u16,
+    path: String,
+    coding: Option<Coding>,
+}
+
+/// What to look up for a client's request, or how it is answered without. `after`: that coding was not there, and none
+/// before it.
 fn decide(
     config: &Config,
     unix_seconds: u64,
     client: &Client,
     request: Request<'_>,
-) -> Result<(u16, String), Verdict> {
+    after: Option<Coding>,
+) -> Result<Asked, Verdict> {
     let asking = sites::Client {
         source: config.sites.source(&request, client.source()),
         is_secure: client.tls.is_some(),
         unix_seconds,
     };
     match config.sites.decide(&request, &asking) {
-        Verdict::Serve(place) => Ok((place.directory, request.into_object_path(place.path))),
+        Verdict::Serve(place) => {
+            let mut codings = place.codings.into_iter().flatten();
+            if let Some(after) = after {
+                let _passed = codings.find(|coding| *coding == after);
+            }
+            let coding = codings.next();
+            let mut path = request.into_object_path(place.path);
+            path.push_str(coding.map_or("", Coding::suffix));
+            Ok(Asked {
+                directory: place.directory,
+                path,
+                coding,
+            })
+        }
         verdict => Err(verdict),
     }
 }

@@ -1,5 +1,7 @@
 //! Replies: what the store answered to a request's look-up is queued for its client.
 
+use std::sync::Arc;
+
 use clock::{Duration, Instant};
 use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
 use memory::Arena;
@@ -71,17 +73,43 @@ impl Conductor {
             return;
         }
         match answer {
-            Ok(object) => self.queue(now, index, held, Some(&object), {
-                |request, options, text, parts| {
-                    http::reply(request, &object.meta, options, text, parts)
-                }
-            }),
+            Ok(object) => self.queue_object(now, index, held, &object),
+            Err(LookupError::NotFound | LookupError::Directory)
+                if self.ask_without(now, index, held) => {}
+            Err(error @ (LookupError::NotFound | LookupError::Forbidden)) => {
+                self.refuse_or_ask(now, index, held, status_of(error));
+            }
+            Err(error) if held.error.is_some() => {
+                self.refuse_or_ask(now, index, held, status_of(error));
+            }
             Err(error) => self.queue(now, index, held, None, {
                 |request, options, text, parts| refuse_lookup(error, request, options, text, parts)
             }),
         }
         self.take_input(now, index);
         self.update_queues_and_timers(now, index);
+    }
+
+    /// Queues a reply with an object: what was asked for, or the body of an error.
+    fn queue_object(&mut self, now: Instant, index: u32, held: HeldRequest, object: &Object) {
+        let meta = &object.meta;
+        let Some(status) = held.error else {
+            self.queue(now, index, held, Some(object), {
+                |request, options, text, parts| {
+                    http::coded_reply(held.coding, request, meta, options, text, parts)
+                }
+            });
+            return;
+        };
+        let sites = Arc::clone(&self.config.sites);
+        self.queue(now, index, held, Some(object), {
+            |request, options, text, parts| {
+                let page = sites.error_page(request, status);
+                let path = page.and_then(|page| page.path.as_deref());
+                let page = (path.unwrap_or_default(), meta);
+                http::error_page_reply(status, page, request, options, text, parts)
+            }
+        });
     }
 
     /// The rest of a head did not arrive in time: 408, and the connection closes.
@@ -159,8 +187,10 @@ impl Conductor {
         let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
             unreachable!("a request that was complete stays so");
         };
+        let rule = self.config.sites.rule(&request);
+        let rate = rule.rate;
         let mut options = ReplyOptions {
-            config: self.config.sites.replies(&request),
+            config: &rule.replies,
             unix_seconds_now: self.draft.unix_seconds,
             keep_alive: self.listening.is_open,
             is_secure: client.tls.is_some(),
@@ -182,6 +212,7 @@ impl Conductor {
         let asked = (source, usize::from(held.head_bytes));
         self.telemetry
             .log_request(client, Some(asked), status, &self.draft);
+        client.begin_rate(client.tcp.end(), rate, self.config.tcp.rate_max);
         self.push_reply(now, index, place);
         if held.beginnings == 0 {
             self.telemetry.counters.http_reply_count += 1;

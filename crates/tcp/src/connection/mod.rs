@@ -398,6 +398,14 @@ impl Connection {
         self.pacer.set_unit(bytes);
     }
 
+    /// Sends at most this many bytes a second from now on, in place of [`Config::rate_max`]. A connection that is
+    /// told another rate than all have gets a configuration of its own.
+    pub fn set_rate_max(&mut self, rate_max: Option<u64>) {
+        if self.config.rate_max != rate_max {
+            Arc::make_mut(&mut self.config).rate_max = rate_max;
+        }
+    }
+
     /// Both ends.
     #[must_use]
     pub const fn tuple(&self) -> FourTuple {

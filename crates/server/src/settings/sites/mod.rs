@@ -6,18 +6,21 @@
 //!
 //! It refuses keys that mean nothing beside each other. Bounds: those of the crate `sites`.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use http::{Cors, Origins, ReplyConfig, Status};
+use http::{Coding, Cors, Origins, ReplyConfig, Status};
 use sites::links::{Expression, LinkForm, LinkKey, Links};
 use sites::networks::SourceFilter;
-use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
+use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Rate, Redirect, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
 
 use toml::de::DeValue;
 
+use super::amount::{parse_rate, parse_size};
 use super::file::{Amount, FileText, Reader, Table, Value, Written};
 use super::problems::Problems;
 use super::sources::resolve_list;
@@ -85,6 +88,13 @@ table! {
             "Whether pages of the origins in `cors` may send cookies along.";
         cache_control: bool, "boolean", "",
             "As the server's `cache_control`.";
+        error_pages: BTreeMap<String, String>, "table of strings", "403, 404, 410",
+            "Files that are the bodies of errors, by their status: `error_pages = { 404 = \"/404.html\" }`. A path is \
+             looked up as one of the site that has no rule. Without the file the error says its status only.";
+        precompressed: Vec<String>, "array of strings", "`br`, `zstd`, `gzip`",
+            "Codings in which files may lie beside others, with `.br`, `.zst` and `.gz` behind their names. Clients that \
+             take one (`Accept-Encoding`) get that file, in the order of their preference, then of this list; \
+             caches are told by `Vary`. Each costs a look-up more where it is missing.";
         rule: Vec<RuleTable>, "array of tables", "up to 256",
             "`[[site.rule]]`: the first that is for a path holds, and no other.";
     }
@@ -107,6 +117,8 @@ table! {
             "As the site's.";
         cache_control: bool, "boolean", "",
             "As the server's.";
+        precompressed: Vec<String>, "array of strings", "`br`, `zstd`, `gzip`",
+            "As the site's: `[]` for none.";
         allow: Vec<String>, "array of strings", "1 to 16384 of `NETWORK/BITS` or addresses",
             "Networks whose clients are served; others get 403.";
         deny: Vec<String>, "array of strings", "1 to 16384 of `NETWORK/BITS` or addresses",
@@ -117,6 +129,10 @@ table! {
             "The folder beneath PATH in place of the site's.";
         directory: PathBuf, "string", "an absolute path, up to 64 of all sites",
             "As the site's, in place of its `directory` and `root`.";
+        rate: Amount, "rate, like `\"5Mbit/s\"`, or bytes a second", "10 kB/s to 100 GB/s",
+            "Most that a connection is sent of each reply. The server's `connection_rate_max` holds beside it.";
+        rate_after: Amount, "size, like `\"10MiB\"`, or bytes", "up to 2^63 - 1",
+            "So many bytes of each reply are sent before `rate` holds: what a player fills its buffer with.";
         strip_prefix: String, "string", "like `/shows`",
             "What is cut off the beginning of a path before it is looked up, where the path goes on with a slash.";
         redirect: String, "string", "a URL, or a path",
@@ -179,6 +195,12 @@ impl Written for CorsChoice {
         }
     }
 }
+
+/// Errors that a rule may answer by, and that may have files as their bodies.
+const REFUSALS: [Status; 3] = [Status::Forbidden, Status::NotFound, Status::Gone];
+
+/// What `rate` may be, bytes a second: as the server's `connection_rate_max`.
+const RATE_RANGE: RangeInclusive<u64> = 10_000..=100_000_000_000;
 
 /// Most directories beside PATH: each worker has each of them open.
 pub(crate) const DIRECTORIES_MAX: usize = 64;
@@ -268,6 +290,7 @@ struct ReplyKeys {
     cors: Option<CorsChoice>,
     credentials: Option<bool>,
     cache_control: Option<bool>,
+    precompressed: Option<Vec<String>>,
 }
 
 impl ReplyKeys {
@@ -291,6 +314,9 @@ impl ReplyKeys {
         said.lines.extend(added);
         let replies = &mut said.replies;
         replies.cache_control = self.cache_control.unwrap_or(replies.cache_control);
+        if let Some(names) = self.precompressed {
+            replies.precompressed = resolve_codings(&names, place)?;
+        }
         let has_credentials = self.credentials.unwrap_or(false);
         match self.cors {
             Some(CorsChoice::Origins(origins)) => {
@@ -429,6 +455,7 @@ fn resolve_site(
         cors: table.cors,
         credentials: table.credentials,
         cache_control: table.cache_control,
+        precompressed: table.precompressed,
     };
     let mut said = keys.lay_over(above, &place)?;
     said.root = table.root.unwrap_or_default();
@@ -458,6 +485,7 @@ fn resolve_site(
         names,
         https,
         serves_hidden: table.hidden_files.unwrap_or(settings.hidden_files),
+        error_pages: resolve_error_pages(table.error_pages.unwrap_or_default(), &place)?,
         rules: resolved,
         otherwise: Rule {
             replies: said.replies,
@@ -472,6 +500,76 @@ fn resolve_site(
         rule_directories,
         links,
     })
+}
+
+fn resolve_codings(names: &[String], place: &Place) -> Result<Vec<Coding>, Failure> {
+    let mut codings = Vec::new();
+    for name in names {
+        let mut known = Coding::ALL.into_iter();
+        let coding = known.find(|coding| coding.name() == name);
+        match coding.filter(|coding| !codings.contains(coding)) {
+            Some(coding) => codings.push(coding),
+            None => {
+                return Err(place.refuse(
+                    format_args!("precompressed {name:?}: unknown, or named twice"),
+                    "name br, zstd and gzip, each once",
+                ));
+            }
+        }
+    }
+    Ok(codings)
+}
+
+fn resolve_error_pages(
+    pages: BTreeMap<String, String>,
+    place: &Place,
+) -> Result<Vec<(Status, String)>, Failure> {
+    let pages = pages.into_iter().map(|(code, path)| {
+        let mut known = REFUSALS.into_iter();
+        let status = known.find(|status| status.code().to_string() == code);
+        let is_path = Folder::new("", &path).is_ok() && !path.is_empty();
+        status
+            .filter(|_| is_path)
+            .map(|status| (status, path.clone()))
+            .ok_or_else(|| {
+                place.refuse(
+                    format_args!(
+                        "error_pages {code} = {path:?}: not an error that has one, or no path"
+                    ),
+                    "write it like 404 = \"/404.html\"; 403, 404 and 410 have one",
+                )
+            })
+    });
+    pages.collect()
+}
+
+fn resolve_rate(
+    rate: Option<Amount>,
+    after: Option<Amount>,
+    place: &Place,
+) -> Result<Option<Rate>, Failure> {
+    match (rate, after) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(place.refuse("rate_after without rate", "say the rate, too")),
+        (Some(rate), after) => {
+            let size = |Amount(text): Amount| parse_size(&text).ok();
+            let after_bytes = after.map_or(Some(0), size);
+            let rate = parse_rate(&rate.0).ok();
+            let found = rate
+                .filter(|rate| RATE_RANGE.contains(rate))
+                .zip(after_bytes.filter(|bytes| *bytes <= i64::MAX.unsigned_abs()));
+            let (bytes_per_second, after_bytes) = found.ok_or_else(|| {
+                place.refuse(
+                    "rate or rate_after: no rate and size, or out of range",
+                    "write them like \"5Mbit/s\" and \"10MiB\", from 10kB/s to 100GB/s",
+                )
+            })?;
+            Ok(Some(Rate {
+                bytes_per_second,
+                after_bytes,
+            }))
+        }
+    }
 }
 
 fn resolve_directory(path: Option<PathBuf>, place: &Place) -> Result<Option<PathBuf>, Failure> {
@@ -512,6 +610,7 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
         cors: table.cors,
         credentials: table.credentials,
         cache_control: table.cache_control,
+        precompressed: table.precompressed,
     };
     let said = keys.lay_over(above, place)?;
     let networks = |key, texts| resolve_list(texts, &format_args!("{}: {key}", place.at(key)));
@@ -522,6 +621,7 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
     let is_limited = allowed.is_some() || denied.is_some();
     let filter = SourceFilter::new(allowed.as_deref(), &denied.unwrap_or_default());
     let rule = Rule {
+        rate: resolve_rate(table.rate, table.rate_after, place)?,
         replies: said.replies,
         networks: is_limited.then_some(filter),
         links: None,
@@ -576,8 +676,7 @@ fn resolve_action(
         }
         (None, Some(status)) => {
             let code = code(status);
-            let errors = [Status::Forbidden, Status::NotFound, Status::Gone];
-            let status = errors.into_iter().find(|status| status.code() == code);
+            let status = REFUSALS.into_iter().find(|status| status.code() == code);
             let refuse = || {
                 let remedy = "use 403, 404 or 410, or say where to by redirect";
                 place.refuse(format_args!("status {code}"), remedy)

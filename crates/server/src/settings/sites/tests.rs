@@ -84,7 +84,11 @@ fn directories_beside_path_have_numbers_and_those_of_the_start_only() {
     let sites = sites(text);
     let of = |directory, path: Option<&str>| {
         let path = path.map(str::to_owned);
-        Verdict::Serve(sites::Place { directory, path })
+        Verdict::Serve(sites::Place {
+            directory,
+            path,
+            ..sites::Place::default()
+        })
     };
     for (url, verdict) in [
         ("http://a.example/x", of(2, Some("/a/x"))),
@@ -115,6 +119,38 @@ fn directories_beside_path_have_numbers_and_those_of_the_start_only() {
         let site = |n| format!("[[site]]\nnames = [\"{n}.example\"]\ndirectory = \"/{n}\"\n");
         let text: String = (0..count).map(site).collect();
         assert_eq!(with_file(&text).is_ok(), is_right);
+    }
+}
+
+#[test]
+fn codings_rates_and_bodies_of_errors_are_the_sites_and_the_rules() {
+    let sites = sites(
+        "[[site]]\nroot = \"/r\"\nprecompressed = [\"zstd\", \"br\"]\n\
+         error_pages = { 404 = \"/404.html\", \"403\" = \"/no/403.html\" }\n\
+         [[site.rule]]\npaths = [\"/a/**\"]\nprecompressed = []\nrate = \"80kbit/s\"\nrate_after = \"1KiB\"\n",
+    );
+    let head = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+    for (path, codings, rate) in [
+        ("/x", &[Coding::Zstandard, Coding::Brotli][..], None),
+        ("/a/x", &[], Some((10_000, 1024))),
+    ] {
+        let head = head(path);
+        let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+            panic!("{head}");
+        };
+        let rule = sites.rule(&request);
+        assert_eq!(rule.replies.precompressed, codings);
+        let found = rule
+            .rate
+            .map(|rate| (rate.bytes_per_second, rate.after_bytes));
+        assert_eq!(found, rate);
+        let page = |status| {
+            let page = sites.error_page(&request, status)?;
+            page.path.clone()
+        };
+        assert_eq!(page(Status::NotFound).as_deref(), Some("/r/404.html"));
+        assert_eq!(page(Status::Forbidden).as_deref(), Some("/r/no/403.html"));
+        assert_eq!(page(Status::Gone), None);
     }
 }
 
@@ -272,6 +308,22 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         ("paths = [\"/a\"]\nallow = []", "allow: 0 networks"),
         (
+            "paths = [\"/a\"]\nrate = 9_999",
+            "rate or rate_after: no rate and size",
+        ),
+        (
+            "paths = [\"/a\"]\nrate = 100_000_000_001",
+            "rate or rate_after: no rate and size",
+        ),
+        (
+            "paths = [\"/a\"]\nrate_after = 1",
+            "rate_after without rate",
+        ),
+        (
+            "paths = [\"/a\"]\nprecompressed = [\"br\", \"br\"]",
+            "precompressed \"br\": unknown, or named twice",
+        ),
+        (
             "paths = [\"/a\"]\ncors = [\"a.example\"]",
             "cors: not an origin",
         ),
@@ -307,6 +359,15 @@ fn what_is_wrong_is_told_with_its_place() {
         let refused = with_file(&text).unwrap_err();
         assert!(refused.starts_with("atlas.toml: site 2"), "{refused}");
         assert!(refused.contains(message), "{keys}: {refused}");
+    }
+    for pages in [
+        "{ 500 = \"/a\" }",
+        "{ 404 = \"a\" }",
+        "{ 404 = \"\" }",
+        "{ 404 = \"/a/../b\" }",
+    ] {
+        let refused = with_file(&format!("[[site]]\nerror_pages = {pages}\n")).unwrap_err();
+        assert!(refused.contains("site 1: error_pages"), "{refused}");
     }
     let twice = "[[site]]\nnames = [\"a\"]\n[[site]]\nnames = [\"b\", \"A\"]\n";
     let refused = with_file(twice).unwrap_err();

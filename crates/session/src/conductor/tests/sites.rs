@@ -1,12 +1,22 @@
-//! What sites make of connections and replies.
+//! What sites make of connections and replies: whom a proxy forwards, stored codings, bodies of errors, rates.
 
 use std::sync::Arc;
 
-use super::{Bench, PEER_ADDRESS, Peer, config};
-use crate::Config;
+use super::{Bench, OBJECT_BYTES, PEER_ADDRESS, Peer, assert_is_object, config, object};
+use crate::{Config, LookupError};
+use clock::Duration;
+use http::{Coding, ReplyConfig, Status};
 use sites::networks::{Network, SourceFilter};
-use sites::rules::Rule;
+use sites::rules::{Rate, Rule};
 use sites::{Site, Sites};
+use wire::TcpFlags;
+
+fn with_site(site: Site) -> Config {
+    Config {
+        sites: Arc::new(Sites::new(Vec::new(), site).unwrap()),
+        ..config()
+    }
+}
 
 /// A server that is asked by a proxy at `proxy`, and refuses 192.0.2.7.
 fn behind_proxy(proxy: [u8; 4]) -> Bench {
@@ -70,4 +80,175 @@ fn a_trusted_proxy_that_says_nothing_is_reset_and_nobody_else_is_believed() {
     peer.ask(&mut bench, "PROXY TCP4 192.0.2.8 10.0.0.2 4711 80\r\n");
     peer.drain(&mut bench);
     assert_eq!(status(&peer), "400");
+}
+
+/// The paths that are looked up for a request until one is found, which only `found` is.
+fn looked_up(bench: &mut Bench, peer: &mut Peer, fields: &str, found: &str) -> Vec<String> {
+    let request = format!("GET /object HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    let flags = TcpFlags::ACK.union(TcpFlags::PSH);
+    peer.received.clear();
+    peer.send(bench, flags, request.as_bytes());
+    let mut paths = Vec::new();
+    while let Some(plan) = bench.conductor.poll_lookup() {
+        let answer = if plan.path == found {
+            Ok(object(1000))
+        } else {
+            Err(LookupError::NotFound)
+        };
+        paths.push(plan.path);
+        let now = bench.now;
+        bench.conductor.handle_lookup(now, plan.token, answer);
+    }
+    bench.turn();
+    peer.drain(bench);
+    paths
+}
+
+#[test]
+fn an_object_is_sent_in_the_coding_that_is_there_and_that_the_client_prefers() {
+    let replies = ReplyConfig {
+        precompressed: vec![Coding::Brotli, Coding::Gzip],
+        ..ReplyConfig::default()
+    };
+    let otherwise = Rule {
+        replies,
+        ..Rule::default()
+    };
+    let mut bench = Bench::with(
+        with_site(Site {
+            otherwise,
+            ..Site::default()
+        }),
+        8,
+    );
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let both = ["/object.br", "/object.gz", "/object"];
+    for (fields, found, paths, code, encoding) in [
+        ("", "/object", &both[2..], "200", None),
+        (
+            "Accept-Encoding: gzip, br\r\n",
+            "/object.br",
+            &both[..1],
+            "200",
+            Some("br"),
+        ),
+        (
+            "Accept-Encoding: gzip, br\r\n",
+            "/object.gz",
+            &both[..2],
+            "200",
+            Some("gzip"),
+        ),
+        (
+            "Accept-Encoding: gzip, br\r\n",
+            "/object",
+            &both[..],
+            "200",
+            None,
+        ),
+        (
+            "Accept-Encoding: zstd\r\n",
+            "/object",
+            &both[2..],
+            "200",
+            None,
+        ),
+        (
+            "Accept-Encoding: br\r\n",
+            "",
+            &["/object.br", "/object"],
+            "404",
+            None,
+        ),
+        (
+            "Accept-Encoding: br\r\nRange: bytes=0-9\r\n",
+            "/object.br",
+            &both[..1],
+            "206",
+            Some("br"),
+        ),
+    ] {
+        assert_eq!(
+            looked_up(&mut bench, &mut peer, fields, found),
+            paths,
+            "{fields}"
+        );
+        let (head, _) = peer.head_and_rest();
+        assert_eq!(head[9..12], *code, "{head}");
+        let said = encoding.map(|name| format!("\r\nContent-Encoding: {name}\r\n"));
+        let is_said = said.is_none_or(|line| head.contains(&line));
+        assert_eq!(head.contains("Content-Encoding"), encoding.is_some());
+        assert!(is_said, "{head}");
+        let varies = head.contains("\r\nVary: Accept-Encoding\r\n");
+        assert_eq!(varies, code != "404", "{head}");
+    }
+}
+
+#[test]
+fn the_body_of_an_error_is_an_object_if_it_is_there() {
+    let site = || Site {
+        error_pages: vec![(Status::NotFound, "/404.html".into())],
+        ..Site::default()
+    };
+    let mut bench = Bench::with(with_site(site()), 8);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    for (found, body_bytes) in [("/404.html", 1000), ("", 14)] {
+        let paths = looked_up(&mut bench, &mut peer, "", found);
+        assert_eq!(paths, ["/object", "/404.html"]);
+        let (head, body) = peer.head_and_rest();
+        assert!(head.starts_with("HTTP/1.1 404 Not Found\r\n"), "{head}");
+        assert!(head.contains(&format!("\r\nContent-Length: {body_bytes}\r\n")));
+        assert_eq!(body.len(), body_bytes);
+        let is_page = found == "/404.html";
+        assert_eq!(
+            head.contains("\r\nContent-Type: text/html"),
+            is_page,
+            "{head}"
+        );
+        assert!(!head.contains("ETag") && !head.contains("Accept-Ranges"));
+    }
+    // Another error has none, and what is there is no error.
+    let mut peer = Peer::connect(&mut bench, 1001);
+    peer.get(&mut bench, "/object");
+    peer.drain(&mut bench);
+    assert_eq!(status(&peer), "200");
+}
+
+#[test]
+fn a_rate_holds_behind_the_first_bytes_of_a_reply() {
+    const RATE: u64 = 1_000_000;
+    const AFTER_BYTES: u64 = 100_000;
+    let otherwise = Rule {
+        rate: Some(Rate {
+            bytes_per_second: RATE,
+            after_bytes: AFTER_BYTES,
+        }),
+        ..Rule::default()
+    };
+    let mut bench = Bench::with(
+        with_site(Site {
+            otherwise,
+            ..Site::default()
+        }),
+        8,
+    );
+    let mut peer = Peer::connect(&mut bench, 1000);
+    for _ in 0..2 {
+        peer.received.clear();
+        let started = bench.now;
+        peer.get(&mut bench, "/object");
+        peer.drain(&mut bench);
+        // No time passed: what is before the rate holds, and a read or two at its end.
+        let at_once = u64::try_from(peer.received.len()).unwrap();
+        let most = AFTER_BYTES + 2 * 65_536;
+        assert!((AFTER_BYTES..most).contains(&at_once), "{at_once}");
+        while u64::try_from(peer.received.len()).unwrap() < OBJECT_BYTES {
+            bench.pass(Duration::from_millis(1));
+            peer.drain(&mut bench);
+        }
+        let least = Duration::from_micros(OBJECT_BYTES - at_once - 65_536);
+        assert!(bench.now.since(started) >= least);
+        assert_is_object(peer.head_and_rest().1, 0);
+        bench.pass(Duration::from_millis(100));
+    }
 }
