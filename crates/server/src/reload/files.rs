@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use super::folder;
 use super::reader::Reader;
 use crate::start::privileges::Identity;
 
@@ -51,16 +52,32 @@ impl OperatorFiles {
             None => read_bounded(path),
         }
     }
+
+    /// The pairs of a folder of certificates, for [`folder::split`]; may wait for the disk.
+    ///
+    /// # Errors
+    /// As [`OperatorFiles::read_file`], for all of them together.
+    pub(crate) fn read_folder(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+        match &self.reader {
+            Some(reader) => reader.read_folder(path),
+            None => folder::read(path),
+        }
+    }
 }
 
-/// One byte more than allowed at most: who names a device by mistake is told so at once.
+/// At most [`FILE_BYTES_MAX`] bytes.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    read_at_most(path, FILE_BYTES_MAX)
+}
+
+/// One byte more than allowed is read at most: who names a device by mistake is told so at once.
+pub(super) fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Zeroizing<Vec<u8>>> {
     // With room for one byte more, `read_to_end` sees the end without growing.
-    let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX + 2));
+    let mut text = Zeroizing::new(Vec::with_capacity(bytes_max + 2));
     let file = File::open(path)?;
-    let limit = FILE_BYTES_MAX as u64 + 1;
+    let limit = bytes_max as u64 + 1;
     file.take(limit).read_to_end(&mut text)?;
-    if text.len() > FILE_BYTES_MAX {
+    if text.len() > bytes_max {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(text)

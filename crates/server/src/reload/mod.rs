@@ -7,6 +7,7 @@
 //! Bounds: [`files::FILE_BYTES_MAX`] a file.
 
 pub(crate) mod files;
+pub(crate) mod folder;
 mod loader;
 pub(crate) mod reader;
 
@@ -24,9 +25,10 @@ use files::OperatorFiles;
 pub(crate) use loader::Loader;
 
 /// Keys of the configuration file that a change of needs no restart.
-pub(crate) const RELOADED: [&str; 11] = [
+pub(crate) const RELOADED: [&str; 12] = [
     "cache_control",
     "certificate",
+    "certificates",
     "cors",
     "header",
     "hidden_files",
@@ -86,10 +88,14 @@ impl Source {
             .iter()
             .filter_map(|https| https.ticket_keys.as_ref());
         let tickets = tickets.map(|file| &file.path);
+        let https = settings.https.iter();
+        let folder = https.filter_map(|https| https.folder.as_ref());
+        let folder = folder.map(|folder| &folder.path);
         let keys = settings.sites.iter().flat_map(|site| site.key_files());
         let mut paths: Vec<PathBuf> = config
             .chain(pairs)
             .chain(tickets)
+            .chain(folder)
             .chain(keys)
             .cloned()
             .collect();

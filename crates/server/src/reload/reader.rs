@@ -8,7 +8,8 @@
 //! Each answer comes over a socket of its own. So one that comes too late, or only in part, is taken for no
 //! other, and after a file system that hung for a time files are read again.
 //!
-//! It refuses to read anything but the files named at its start: a request is an index into them.
+//! It refuses to read anything but the files named at its start, and those in a folder of certificates: a request is an
+//! index into them.
 //! Bounds: [`FILE_BYTES_MAX`] a file, ten seconds an answer, [`RESTARTS_MAX`] restarts, a dozen descriptors.
 //! Both end when the server ends, in whatever way, because that closes its socket.
 //!
@@ -41,6 +42,7 @@ use tracing::Level;
 use zeroize::Zeroizing;
 
 use super::files::{FILE_BYTES_MAX, read_bounded};
+use super::folder;
 use crate::failure::Failure;
 use crate::observe::log;
 use crate::start::privileges::{self, Account, Identity};
@@ -53,6 +55,8 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Descriptors the reader may have: its three, two sockets, a file.
 const DESCRIPTORS_MAX: u64 = 12;
+/// Added to the index of a folder of certificates.
+const FOLDER: u16 = 1 << 15;
 /// How often one that was killed is started again: whatever kills more of them wants them dead.
 const RESTARTS_MAX: usize = 16;
 
@@ -117,10 +121,19 @@ impl Reader {
 
     /// The bytes of one of its files.
     pub(super) fn read_file(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+        self.read(path, 0)
+    }
+
+    /// The pairs in one of its files that is a folder of certificates ([`folder`]).
+    pub(super) fn read_folder(&self, path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+        self.read(path, FOLDER)
+    }
+
+    fn read(&self, path: &Path, flags: u16) -> io::Result<Zeroizing<Vec<u8>>> {
         let index = self.paths.iter().position(|known| known == path);
         let index = index.and_then(|index| u16::try_from(index).ok());
         let unknown = || io::Error::other("not one of the files that were named at start: restart");
-        let index = index.ok_or_else(unknown)?;
+        let index = index.filter(|index| *index < FOLDER).ok_or_else(unknown)? | flags;
         let mut answer = self.ask(index);
         if matches!(&answer, Err(error) if error.kind() == io::ErrorKind::UnexpectedEof) {
             // It was killed while it read. Another is started.
@@ -288,7 +301,8 @@ fn drop_all_but_reading(args: &ReaderArgs) -> Result<(), Failure> {
 fn answer_all(socket: &UnixStream, paths: &[PathBuf]) -> io::Result<()> {
     while let Some((index, answers)) = receive_request(socket)? {
         // Nobody waits for an answer that came late.
-        let _ = answer(answers, paths.get(usize::from(index)));
+        let path = paths.get(usize::from(index & !FOLDER));
+        let _ = answer(answers, path, index & FOLDER != 0);
     }
     Ok(())
 }
@@ -318,10 +332,13 @@ fn receive_request(socket: &UnixStream) -> io::Result<Option<(u16, UnixStream)>>
     Ok(Some((u16::from_be_bytes(index), answers.into())))
 }
 
-fn answer(mut answers: UnixStream, path: Option<&PathBuf>) -> io::Result<()> {
+fn answer(mut answers: UnixStream, path: Option<&PathBuf>, is_folder: bool) -> io::Result<()> {
     let result = path.map_or_else(
         || Err(io::ErrorKind::InvalidInput.into()),
-        |path| read_bounded(path),
+        |path| match is_folder {
+            true => folder::read(path),
+            false => read_bounded(path),
+        },
     );
     match result {
         Ok(bytes) => {
@@ -350,7 +367,8 @@ fn errno_of(error: &io::Error) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::{
-        FILE_BYTES_MAX, Reader, answer, answer_all, receive_answer, receive_request, send_request,
+        FILE_BYTES_MAX, Reader, answer, answer_all, folder, receive_answer, receive_request,
+        send_request,
     };
     use std::io::{self, ErrorKind, Read as _, Write as _};
     use std::os::unix::net::UnixStream;
@@ -380,6 +398,23 @@ mod tests {
         }
         drop(reader);
         thread.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_certificates_is_read_with_what_was_added() {
+        let directory = TempDir::new().unwrap();
+        let folder = directory.path().to_owned();
+        let (reader, _thread) = reader(std::slice::from_ref(&folder));
+        for count in 1..=3 {
+            std::fs::write(folder.join(format!("{count}.crt")), "chain").unwrap();
+            let bundle = reader.read_folder(&folder).unwrap();
+            assert_eq!(folder::split(&bundle).unwrap().len(), count);
+        }
+        let beside = reader.read_folder(&folder.join("other")).unwrap_err();
+        assert!(
+            beside.to_string().contains("not one of the files"),
+            "{beside}"
+        );
     }
 
     #[test]
@@ -433,7 +468,7 @@ mod tests {
             first.write_all(&[0, 0, 0, 0, 0]).unwrap();
             drop(first);
             let (_, second) = receive_request(&theirs).unwrap().unwrap();
-            answer(second, Some(&known)).unwrap();
+            answer(second, Some(&known), false).unwrap();
         });
         let reader = Reader::new(ours, vec![path.clone()]).unwrap();
         assert_eq!(**reader.read_file(&path).unwrap(), *b"whole");

@@ -160,7 +160,9 @@ pub(crate) struct Source {
 pub(crate) struct Https {
     /// TCP port, another than that of plain HTTP.
     pub port: u16,
-    /// Certificates and their keys: 1..=[`CERTIFICATES_MAX`].
+    /// A folder with more of them.
+    pub folder: Option<NamedPath>,
+    /// Certificates and their keys: up to [`CERTIFICATES_MAX`], one at least without a folder.
     pub pairs: Vec<PairPaths>,
     /// The file with the keys of tickets; `None`: the server makes its own.
     pub ticket_keys: Option<NamedPath>,
@@ -536,8 +538,13 @@ fn resolve_https(
         origin: keys.origin(&table::TICKET_KEYS),
         path,
     });
+    let folder = file.certificates.take().map(|path| NamedPath {
+        origin: keys.origin(&table::CERTIFICATES),
+        path,
+    });
     let Some(port) = https_port else {
         let useless = [
+            folder.as_ref().map(|folder| &folder.origin),
             (!pairs.is_empty()).then_some(&pairs_origin),
             ticket_keys.as_ref().map(|file| &file.origin),
             secrets_origin.as_ref(),
@@ -559,7 +566,7 @@ fn resolve_https(
             _ => Ok(None),
         };
     };
-    if pairs.is_empty() {
+    if pairs.is_empty() && folder.is_none() {
         return Err(Failure::refused(
             format!("{https_origin} {port}: there is no certificate"),
             "give --cert and --key, or [[certificate]] in the configuration file",
@@ -573,6 +580,7 @@ fn resolve_https(
     }
     let https = Https {
         port,
+        folder,
         pairs,
         ticket_keys,
         secrets_origin,

@@ -180,6 +180,12 @@ settings! {
             https: Option<String>,
         };
 
+    CERTIFICATES = certificates: PathBuf,
+        text("string", "none", "a folder, up to 1024 pairs"),
+        "Certificates by name, behind those of `certificate`: `NAME.crt` beside `NAME.key`, and directories with \
+         `fullchain.pem` and `privkey.pem` as certbot lays them out (`/etc/letsencrypt/live`). SIGHUP reads it again, \
+         with what was added.";
+
     CERTIFICATE = certificate: Vec<CertificateTable>,
         text("array of tables", "none", "1 to 16 of `cert` and `key`, PEM files"),
         "Certificate chain, the server's own first, and its private key. A client gets the first \

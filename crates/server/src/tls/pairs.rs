@@ -18,12 +18,13 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{Error, InconsistentKeys};
-use worker::tls::Certificates;
+use worker::tls::{Certificates, FOLDER_CERTIFICATES_MAX};
 use zeroize::Zeroizing;
 
 use super::pem::{KeySection, PemProblem, Sections};
 use crate::failure::Failure;
 use crate::reload::files::{FILE_BYTES_MAX, OperatorFiles};
+use crate::reload::folder::split;
 use crate::settings::Origin;
 
 /// A certificate (RFC 7468 s5.1), and what X.509's own tools once wrote.
@@ -59,21 +60,73 @@ pub(crate) struct PairPaths {
     pub key: NamedPath,
 }
 
-/// Reads every pair.
+/// Reads every pair, and those of the folder.
 ///
 /// # Errors
 /// The first file that is not what it must be, or does not belong to the other.
-pub(super) fn load(paths: &[PairPaths], files: &OperatorFiles) -> Result<Certificates, Failure> {
+pub(super) fn load(
+    paths: &[PairPaths],
+    folder: Option<&NamedPath>,
+    files: &OperatorFiles,
+) -> Result<Certificates, Failure> {
     let load = |paths: &PairPaths| {
-        load_pair(paths, files).map(|pair| (pair, paths.certificate.to_string()))
+        let (chain, key) = (read(&paths.certificate, files)?, read(&paths.key, files)?);
+        load_pair(paths, &chain, &key).map(|pair| (pair, paths.certificate.to_string()))
     };
-    let pairs = paths.iter().map(load).collect::<Result<_, _>>()?;
+    let mut pairs = paths.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    if let Some(folder) = folder {
+        pairs.extend(load_folder(folder, files)?);
+    }
+    if pairs.is_empty() {
+        let folder = folder.map(NamedPath::to_string).unwrap_or_default();
+        return Err(Failure::refused(
+            format!("{folder}: no certificate in it"),
+            "put NAME.crt and NAME.key into it, or NAME/fullchain.pem and NAME/privkey.pem",
+        ));
+    }
     Ok(Certificates::new(pairs))
 }
 
-fn load_pair(paths: &PairPaths, files: &OperatorFiles) -> Result<CertifiedKey, Failure> {
-    let chain = load_chain(&paths.certificate, files)?;
-    let key = load_key(&paths.key, files)?;
+/// The pairs of a folder, each with its name.
+fn load_folder(
+    folder: &NamedPath,
+    files: &OperatorFiles,
+) -> Result<Vec<(CertifiedKey, String)>, Failure> {
+    let bundle = files.read_folder(&folder.path).map_err(|error| {
+        Failure::refused(
+            format!("{folder}: {error}"),
+            format!("name a folder whose certificates and keys have at most {FILE_BYTES_MAX} bytes together"),
+        )
+    })?;
+    let texts = split(&bundle).ok_or_else(|| {
+        Failure::refused(format!("{folder}: a name that is no UTF-8"), "rename it")
+    })?;
+    if texts.len() > FOLDER_CERTIFICATES_MAX {
+        return Err(Failure::refused(
+            format!("{folder}: {} certificates", texts.len()),
+            format!("give at most {FOLDER_CERTIFICATES_MAX}"),
+        ));
+    }
+    let named = |path| NamedPath {
+        origin: folder.origin.clone(),
+        path,
+    };
+    let pairs = texts.into_iter().map(|texts| {
+        let (certificate, chain) = texts.certificate;
+        let (key, key_text) = texts.key;
+        let paths = PairPaths {
+            certificate: named(certificate),
+            key: named(key),
+        };
+        let name = paths.certificate.to_string();
+        load_pair(&paths, chain, key_text).map(|pair| (pair, name))
+    });
+    pairs.collect()
+}
+
+fn load_pair(paths: &PairPaths, chain: &[u8], key: &[u8]) -> Result<CertifiedKey, Failure> {
+    let chain = load_chain(&paths.certificate, chain)?;
+    let key = load_key(&paths.key, key)?;
     let pair = CertifiedKey::new(chain, key);
     match pair.keys_match() {
         // A key without a public half cannot be checked, and is accepted.
@@ -90,13 +143,9 @@ fn load_pair(paths: &PairPaths, files: &OperatorFiles) -> Result<CertifiedKey, F
     }
 }
 
-fn load_chain(
-    file: &NamedPath,
-    files: &OperatorFiles,
-) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let text = read(file, files)?;
+fn load_chain(file: &NamedPath, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Failure> {
     let (mut chain, mut has_key, mut has_pkcs7) = (Vec::new(), false, false);
-    for section in Sections::of(&text) {
+    for section in Sections::of(text) {
         let section = section.map_err(|problem| not_whole(file, problem))?;
         let is_trusted = section.label == TRUSTED_LABEL;
         has_key |= section.label.ends_with(KEY_LABEL);
@@ -127,7 +176,7 @@ fn load_chain(
             "take the certificates out: openssl pkcs7 -print_certs -in FILE -out NEW",
         )
     } else {
-        not_pem(file, &text, "certificate", "-----BEGIN CERTIFICATE-----")
+        not_pem(file, text, "certificate", "-----BEGIN CERTIFICATE-----")
     })
 }
 
@@ -137,10 +186,9 @@ fn first_element(der: &[u8]) -> &[u8] {
     der.get(..der.len() - behind).unwrap_or(der)
 }
 
-fn load_key(file: &NamedPath, files: &OperatorFiles) -> Result<Arc<dyn SigningKey>, Failure> {
-    let text = read(file, files)?;
+fn load_key(file: &NamedPath, text: &[u8]) -> Result<Arc<dyn SigningKey>, Failure> {
     let (mut has_certificate, mut encrypted, mut unknown) = (false, false, false);
-    for section in Sections::of(&text) {
+    for section in Sections::of(text) {
         let section = section.map_err(|problem| not_whole(file, problem))?;
         has_certificate |= CERTIFICATE_LABELS.contains(&section.label);
         if section.is_encrypted() {
@@ -168,7 +216,7 @@ fn load_key(file: &NamedPath, files: &OperatorFiles) -> Result<Arc<dyn SigningKe
             "certificate and key seem to be swapped",
         )
     } else {
-        not_pem(file, &text, "private key", "-----BEGIN PRIVATE KEY-----")
+        not_pem(file, text, "private key", "-----BEGIN PRIVATE KEY-----")
     })
 }
 

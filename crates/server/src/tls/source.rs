@@ -73,7 +73,7 @@ impl Source {
     /// # Errors
     /// The first file that is not what it must be.
     pub(crate) fn load(&self, https: &Https, files: &OperatorFiles) -> Result<Loaded, Failure> {
-        let certificates = Arc::new(pairs::load(&https.pairs, files)?);
+        let certificates = Arc::new(pairs::load(&https.pairs, https.folder.as_ref(), files)?);
         let resolver: Arc<dyn ResolvesServerCert> = Arc::<Certificates>::clone(&certificates);
         let mut config = server_config(resolver)
             .map_err(|error| Failure::refused(format!("TLS: {error}"), "report this as a bug"))?;

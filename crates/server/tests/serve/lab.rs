@@ -127,7 +127,8 @@ impl Lab {
         std::thread::spawn(job).join().unwrap()
     }
 
-    fn command(&self, program: &str) -> Command {
+    /// A program in the namespace.
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command

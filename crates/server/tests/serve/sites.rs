@@ -223,6 +223,96 @@ fn a_balancer_says_whom_it_forwards_before_the_first_byte() {
     assert_eq!(atlas.end().code, Some(0));
 }
 
+/// HAProxy in a namespace, ended when dropped.
+struct Haproxy(i32);
+
+impl Haproxy {
+    /// `None`, said aloud, where it is not installed. Returns when it listens.
+    fn start(lab: &Lab, folder: &Path) -> Option<Self> {
+        if Command::new("haproxy").arg("-v").output().is_err() {
+            eprintln!("SKIPPED: haproxy is not installed");
+            return None;
+        }
+        let (config, pid) = (folder.join("haproxy.cfg"), folder.join("haproxy.pid"));
+        let listen = [
+            ("8081", "80 send-proxy"),
+            ("8082", "80 send-proxy-v2"),
+            ("8443", "443 send-proxy-v2"),
+        ];
+        let listen = listen.map(|(port, server)| {
+            format!("listen l{port}\n bind 127.0.0.1:{port}\n server atlas 10.77.0.2:{server}\n")
+        });
+        let defaults =
+            "defaults\n mode tcp\n timeout connect 10s\n timeout client 30s\n timeout server 30s\n";
+        std::fs::write(&config, format!("{defaults}{}", listen.concat())).unwrap();
+        let mut command = lab.command("haproxy");
+        command.arg("-D").arg("-f").arg(&config).arg("-p").arg(&pid);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let pid = std::fs::read_to_string(pid).unwrap();
+        Some(Self(pid.trim().parse().unwrap()))
+    }
+}
+
+impl Drop for Haproxy {
+    #[allow(
+        unsafe_code,
+        reason = "UNSAFETY: kill(2), which the standard library does not have"
+    )]
+    fn drop(&mut self) {
+        // SAFETY: the call takes two numbers; the process is the one that was started.
+        let _ = unsafe { libc::kill(self.0, libc::SIGKILL) };
+    }
+}
+
+#[test]
+fn haproxy_says_whom_it_forwards_by_both_versions_and_before_tls() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, config) = lay_out();
+    let Some(_haproxy) = Haproxy::start(&lab, directory.path()) else {
+        return;
+    };
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(["video.example".to_owned()]).unwrap();
+    let folder = directory.path().join("certificates");
+    std::fs::create_dir(&folder).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    std::fs::write(folder.join("video.example.crt"), certificate.pem()).unwrap();
+    std::fs::write(folder.join("video.example.key"), key.serialize_pem()).unwrap();
+    let sites = std::fs::read_to_string(&config).unwrap();
+    let sites = sites.replace("10.77.0.0/24", "127.0.0.0/8");
+    let folder = folder.to_str().unwrap();
+    let text = format!(
+        "trusted_proxies = [\"10.77.0.1\"]\nproxy_protocol = true\nhttps = 443\n\
+         certificates = \"{folder}\"\n{sites}"
+    );
+    std::fs::write(&config, text).unwrap();
+    let words = ["--config", config.to_str().unwrap(), "--user", "nobody"];
+    let mut atlas = Atlas::start(&lab, &directory.path().join("site"), &words);
+    atlas.ready();
+    // Who asks HAProxy is 127.0.0.1, which is denied; who asks the server is HAProxy.
+    for origin in [
+        "http://127.0.0.1:8081",
+        "http://127.0.0.1:8082",
+        "https://127.0.0.1:8443",
+    ] {
+        for (path, code) in [("/public/a.bin", "200"), ("/raw/a.bin", "403")] {
+            let url = format!("{origin}{path}");
+            let words = [
+                "--include",
+                "--insecure",
+                "--header",
+                "Host: video.example",
+                &url,
+            ];
+            let reply = String::from_utf8_lossy(&lab.curl(&words)).into_owned();
+            assert_eq!(reply[9..12], *code, "{url}");
+        }
+    }
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
 #[test]
 fn sighup_changes_sites_for_requests_that_follow() {
     let Some(lab) = Lab::new() else { return };

@@ -1,8 +1,10 @@
 //! Certificates and their keys: choosing one for a client, and what is wrong with them.
 //!
-//! It refuses to read files. Bound: [`CERTIFICATES_MAX`] pairs.
+//! It refuses to read files. Bounds: [`CERTIFICATES_MAX`] pairs, and [`FOLDER_CERTIFICATES_MAX`] more of a folder. One is
+//! found by an index of their names.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustls::SignatureScheme;
@@ -17,14 +19,18 @@ thread_local! {
     static CHOSEN_US: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Most certificates; each may be for many names. The one for a client is looked for from the
-/// first to the last.
+/// Most certificates named one by one; each may be for many names. The one for a client is the first of those for its
+/// name.
 pub const CERTIFICATES_MAX: usize = 16;
+/// Most certificates of a folder, behind those.
+pub const FOLDER_CERTIFICATES_MAX: usize = 1024;
 
 /// The server's certificates; the first one is the default, for clients whose server name matches none.
 #[derive(Debug)]
 pub struct Certificates {
     pairs: Vec<Pair>,
+    /// By name in lower case, `*.` before those of wildcards: indexes of pairs, in order.
+    by_name: HashMap<String, Vec<usize>>,
 }
 
 /// A certificate with its key, and properties of both, determined when they were loaded.
@@ -63,9 +69,15 @@ impl Certificates {
     #[must_use]
     pub fn new(pairs: Vec<(CertifiedKey, String)>) -> Self {
         let pair = |(certified, name)| Pair::new(certified, name);
-        Self {
-            pairs: pairs.into_iter().map(pair).collect(),
+        let pairs: Vec<Pair> = pairs.into_iter().map(pair).collect();
+        let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, pair) in pairs.iter().enumerate() {
+            for name in pair.chain.first().iter().flat_map(|own| own.names()) {
+                let indexes = by_name.entry(name.to_ascii_lowercase()).or_default();
+                indexes.push(index);
+            }
         }
+        Self { pairs, by_name }
     }
 
     /// How many there are.
@@ -115,11 +127,24 @@ impl Certificates {
         self.pair_for(name, schemes).map(|pair| &pair.certified)
     }
 
+    /// Indexes of pairs that may be for this name, in order.
+    fn indexes_for(&self, name: &str) -> impl Iterator<Item = usize> {
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let wildcard = name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
+        let keys = [Some(name), wildcard].into_iter().flatten();
+        let found = keys.filter_map(|key| self.by_name.get(&key));
+        let mut indexes: Vec<usize> = found.flatten().copied().collect();
+        indexes.sort_unstable();
+        indexes.into_iter()
+    }
+
     fn pair_for(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Pair> {
         let fits = |pair: &&Pair| pair.certified.key.choose_scheme(schemes).is_some();
         let named = name.and_then(|name| {
-            let mut fitting = self.pairs.iter().filter(fits);
-            fitting.find(|pair| pair.is_for(name))
+            let pairs = self
+                .indexes_for(name)
+                .filter_map(|index| self.pairs.get(index));
+            pairs.filter(fits).find(|pair| pair.is_for(name))
         });
         named
             .or_else(|| self.pairs.iter().find(fits))

@@ -20,7 +20,7 @@ mod handshaking;
 mod names;
 mod validity;
 
-pub use certificates::{CERTIFICATES_MAX, Certificates};
+pub use certificates::{CERTIFICATES_MAX, Certificates, FOLDER_CERTIFICATES_MAX};
 pub use config::{Loaded, server_config};
 pub use handshaker::{HandshakeCounters, Handshaker};
 pub use handshaking::HANDSHAKE_BYTES_MAX;

@@ -52,6 +52,11 @@ impl CertificateInfo {
         })
     }
 
+    /// Its names, as it has them.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// Whether it is valid for that host: one of its names, or a wildcard of one label (RFC 9525
     /// s6.3). Used only to choose a certificate: the client verifies the name itself.
     pub(super) fn is_for(&self, host: &str) -> bool {

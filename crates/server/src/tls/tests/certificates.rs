@@ -7,14 +7,18 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConnection, ServerConfig, ServerConnection};
+use rustls::{ClientConnection, ServerConfig, ServerConnection, SignatureScheme};
 use tempfile::TempDir;
+use worker::tls::Certificates;
 
 use super::{ECDSA_KEY, NAME, RSA_KEY, certificate_pem, certificate_until, client};
 use crate::reload::files::{FILE_BYTES_MAX, OperatorFiles};
 use crate::settings::{Https, Origin};
 use crate::tls::pairs::load;
 use crate::tls::{NamedPath, PairPaths, Source};
+
+/// What a client takes that knows one kind of key.
+const ECDSA_SCHEMES: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
 
 /// Of 1024 bits, for tests only.
 const RSA_PSS_KEY: &str = "\
@@ -68,7 +72,7 @@ impl Files {
     }
 
     fn refusal_of(&self, pair: &PairPaths) -> String {
-        let refusal = load(std::slice::from_ref(pair), &OperatorFiles::direct()).unwrap_err();
+        let refusal = load(std::slice::from_ref(pair), None, &OperatorFiles::direct()).unwrap_err();
         let directory = format!("{}/", self.0.path().display());
         refusal.to_string().replace(&directory, "")
     }
@@ -107,7 +111,12 @@ fn a_pair_is_read_also_from_one_file_and_with_a_chain() {
         files.pair(&all, &all),
         files.pair(&other, RSA_KEY.serialize_pem()),
     ] {
-        assert_eq!(load(&[pair], &OperatorFiles::direct()).unwrap().count(), 1);
+        assert_eq!(
+            load(&[pair], None, &OperatorFiles::direct())
+                .unwrap()
+                .count(),
+            1
+        );
     }
 }
 
@@ -194,7 +203,7 @@ fn each_problem_of_a_key_has_its_remedy() {
 /// How many certificates are sent of a file with that in it.
 fn chain_length(files: &Files, certificate: impl AsRef<[u8]>) -> usize {
     let pair = files.pair(certificate, good_key());
-    let certificates = load(&[pair], &OperatorFiles::direct()).unwrap();
+    let certificates = load(&[pair], None, &OperatorFiles::direct()).unwrap();
     certificates.choose(None, &[]).unwrap().cert.len()
 }
 
@@ -213,7 +222,7 @@ fn a_chain_joined_without_line_ends_or_with_byte_order_marks_is_whole() {
     let key = format!("{}\u{feff}{}", own.trim_end(), good_key());
     for key in [format!("\u{feff}{}", good_key()), key] {
         let pair = files.pair(&own, key);
-        assert!(load(&[pair], &OperatorFiles::direct()).is_ok());
+        assert!(load(&[pair], None, &OperatorFiles::direct()).is_ok());
     }
 }
 
@@ -271,7 +280,7 @@ fn certificates_under_their_older_labels_are_read() {
         "-----BEGIN TRUSTED CERTIFICATE-----\n{base64}\n-----END TRUSTED CERTIFICATE-----\n"
     );
     let pair = files.pair(trusted, good_key());
-    let certificates = load(&[pair], &OperatorFiles::direct()).unwrap();
+    let certificates = load(&[pair], None, &OperatorFiles::direct()).unwrap();
     assert_eq!(certificates.choose(None, &[]).unwrap().cert, [der]);
 }
 
@@ -361,7 +370,7 @@ fn an_incomplete_chain_is_warned_of() {
     let warnings = |chain: &[&String]| -> Vec<String> {
         let chain: Vec<&str> = chain.iter().map(|pem| pem.as_str()).collect();
         let pair = files.pair(chain.concat(), good_key());
-        let certificates = load(&[pair], &OperatorFiles::direct()).unwrap();
+        let certificates = load(&[pair], None, &OperatorFiles::direct()).unwrap();
         let directory = format!("{}/", files.0.path().display());
         let warnings = certificates.chain_warnings().into_iter();
         warnings
@@ -422,7 +431,7 @@ fn a_file_has_a_greatest_size() {
     let fill = FILE_BYTES_MAX - certificate.len();
     let largest = certificate + &"\n".repeat(fill);
     let good = files.pair(&largest, good_key());
-    assert!(load(&[good], &OperatorFiles::direct()).is_ok());
+    assert!(load(&[good], None, &OperatorFiles::direct()).is_ok());
     let refusal = files.refusal(largest + "\n", good_key());
     assert_eq!(
         refusal,
@@ -452,6 +461,7 @@ fn https(pairs: Vec<PairPaths>) -> Https {
     Https {
         port: 443,
         pairs,
+        folder: None,
         ticket_keys: None,
         secrets_origin: None,
     }
@@ -543,6 +553,71 @@ fn a_session_is_resumed_at_another_server_with_the_same_ticket_keys() {
 }
 
 #[test]
+fn a_folder_has_hundreds_of_certificates_by_name_and_is_read_again() {
+    let files = Files::new();
+    let folder = NamedPath {
+        origin: Origin::Flag("certificates"),
+        path: files.path("live"),
+    };
+    let add = |name: &str| {
+        let pair = folder.path.join(name);
+        fs::create_dir_all(&pair).unwrap();
+        let chain = certificate_pem(&[name, &format!("*.{name}")], &ECDSA_KEY);
+        fs::write(pair.join("fullchain.pem"), chain).unwrap();
+        fs::write(pair.join("privkey.pem"), good_key()).unwrap();
+    };
+    let names = (0..300).map(|number| format!("site{number}.example"));
+    let names: Vec<String> = names.collect();
+    names.iter().for_each(|name| add(name));
+    let default = files.pair(good_certificate(), good_key());
+    let load = || {
+        load(
+            std::slice::from_ref(&default),
+            Some(&folder),
+            &OperatorFiles::direct(),
+        )
+    };
+    let certificates = load().unwrap();
+    assert_eq!(certificates.count(), 301);
+    let schemes = ECDSA_SCHEMES;
+    let own = |certificates: &Certificates, name: &str| {
+        let chosen = certificates.choose(Some(name), schemes).unwrap();
+        chosen.cert[0].to_vec()
+    };
+    let first = own(&certificates, NAME);
+    let mut seen = vec![first.clone()];
+    for name in &names {
+        let certificate = own(&certificates, name);
+        assert_eq!(own(&certificates, &format!("WWW.{name}.")), certificate);
+        assert!(!seen.contains(&certificate), "{name}");
+        seen.push(certificate);
+    }
+    for other in ["new.example", "a.b.site1.example", "example", ""] {
+        assert_eq!(own(&certificates, other), first, "{other}");
+    }
+    add("new.example");
+    assert_ne!(own(&load().unwrap(), "new.example"), first);
+    fs::remove_file(folder.path.join("new.example/privkey.pem")).unwrap();
+    let refusal = load().unwrap_err().to_string();
+    assert!(
+        refusal.contains("new.example/privkey.pem: no private key in it"),
+        "{refusal}"
+    );
+    let empty = NamedPath {
+        path: files.path("empty"),
+        ..folder.clone()
+    };
+    fs::create_dir(&empty.path).unwrap();
+    let refusal = super::super::pairs::load(&[], Some(&empty), &OperatorFiles::direct());
+    assert!(
+        refusal
+            .unwrap_err()
+            .to_string()
+            .contains("no certificate in it")
+    );
+}
+
+#[test]
 fn certificates_that_clients_refuse_or_will_soon_are_named() {
     let files = Files::new();
     let long = files.pair(certificate_until(2_031, 5, 6), good_key());
@@ -554,7 +629,7 @@ fn certificates_that_clients_refuse_or_will_soon_are_named() {
         },
         ..long.clone()
     };
-    let certificates = load(&[long, chained], &OperatorFiles::direct()).unwrap();
+    let certificates = load(&[long, chained], None, &OperatorFiles::direct()).unwrap();
     // What is behind the server's own counts too: clients refuse the chain.
     let end_of_issuer = 1_924_992_000;
     assert_eq!(certificates.earliest_end(), Some(end_of_issuer));
