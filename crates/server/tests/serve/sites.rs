@@ -224,7 +224,7 @@ fn a_balancer_says_whom_it_forwards_before_the_first_byte() {
 }
 
 /// HAProxy in a namespace, ended when dropped.
-struct Haproxy(i32);
+struct Haproxy(String);
 
 impl Haproxy {
     /// `None`, said aloud, where it is not installed. Returns when it listens.
@@ -250,18 +250,13 @@ impl Haproxy {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let pid = std::fs::read_to_string(pid).unwrap();
-        Some(Self(pid.trim().parse().unwrap()))
+        Some(Self(pid.trim().to_owned()))
     }
 }
 
 impl Drop for Haproxy {
-    #[allow(
-        unsafe_code,
-        reason = "UNSAFETY: kill(2), which the standard library does not have"
-    )]
     fn drop(&mut self) {
-        // SAFETY: the call takes two numbers; the process is the one that was started.
-        let _ = unsafe { libc::kill(self.0, libc::SIGKILL) };
+        let _ = Command::new("kill").arg(&self.0).status();
     }
 }
 

@@ -231,21 +231,16 @@ fn paths_are_looked_up_in_the_sites_folder_or_the_rules() {
     );
 }
 
-/// The first block of TOML of a page, resolved.
-fn example_of(page: &str) -> Sites {
-    sites(
-        page.split("```toml\n")
-            .nth(1)
-            .unwrap()
-            .split("```")
-            .next()
-            .unwrap(),
-    )
+/// The block of TOML of a page with this number, resolved.
+fn example_of(page: &str, number: usize) -> Sites {
+    let block = page.split("```toml\n").nth(number).unwrap();
+    sites(block.split("```").next().unwrap())
 }
 
 #[test]
 fn the_examples_of_the_documents_do_what_is_said_of_them() {
-    let example = example_of(include_str!("../../../../../docs/run/sites.md"));
+    let page = include_str!("../../../../../docs/run/sites.md");
+    let example = example_of(page, 1);
     let moved = |status, to: &str| Verdict::Redirect(status, to.into());
     let secure = Client {
         is_secure: true,
@@ -272,7 +267,42 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
     ] {
         assert_eq!(ask_as(&example, url, &secure).0, verdict, "{url}");
     }
-    let example = example_of(include_str!("../../../../../docs/run/from-nginx.md"));
+    let one = example_of(page, 3);
+    for (path, codings, rate) in [
+        ("/vod/7/1.m4s", 0, Some((2_000_000, 20_000_000))),
+        ("/vod/7/index.m3u8", 2, None),
+        ("/live/1.m4s", 0, None),
+    ] {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+            panic!("{head}");
+        };
+        let rule = one.rule(&request);
+        let found = rule
+            .rate
+            .map(|rate| (rate.bytes_per_second, rate.after_bytes));
+        assert_eq!((rule.replies.precompressed.len(), found), (codings, rate));
+        let page = one.error_page(&request, Status::NotFound).unwrap();
+        assert_eq!(page.path.as_deref(), Some("/errors/404.html"));
+    }
+    let many = example_of(page, 4);
+    let beside = |directory, path: &str| {
+        Verdict::Serve(sites::Place {
+            directory,
+            path: (!path.is_empty()).then(|| path.to_owned()),
+            ..sites::Place::default()
+        })
+    };
+    for (url, verdict) in [
+        ("http://www.a.example/x", beside(0, "/a.example/x")),
+        ("http://x.b.example/x", beside(2, "")),
+        ("http://b.example/2019/x", beside(1, "/x")),
+        ("http://c.example/x", Verdict::Refuse(Status::NotFound)),
+    ] {
+        assert_eq!(ask_as(&many, url, &secure).0, verdict, "{url}");
+    }
+    assert!(many.awaits_preface([10, 0, 0, 7].into()));
+    let example = example_of(include_str!("../../../../../docs/run/from-nginx.md"), 1);
     for (url, verdict) in [
         (
             "http://video.example/x",
