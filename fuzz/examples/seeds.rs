@@ -297,7 +297,7 @@ fn too_big(route: &Route) -> Vec<u8> {
 /// Requests with every field that is acted on, each after the four bytes that say where to cut it,
 /// which object it is for and what the server wants.
 fn http_requests() -> Vec<Vec<u8>> {
-    const WISHES: [u8; 4] = [0, 32, 2, 3];
+    const WISHES: [u8; 4] = [0, 32, 2, 35];
     let field_lines = [
         "",
         "Range: bytes=0-0\r\n",
@@ -307,6 +307,7 @@ fn http_requests() -> Vec<Vec<u8>> {
         "If-Match: *\r\nIf-Unmodified-Since: Sun Nov  6 08:49:37 1994\r\n",
         "Connection: keep-alive, close\r\nExpect: 100-continue\r\nContent-Length: 0\r\n",
         "Transfer-Encoding: chunked\r\n",
+        "Accept-Encoding: br;q=0.5, x-gzip;q=1.000, *;q=0, identity\r\nRange: bytes=1-\r\n",
     ];
     let lines = [
         "GET /a/%2e./b%20c?d HTTP/1.1",

@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 
 use clock::UnixTime;
 use http::{
-    Cors, HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal,
-    ReplyConfig, ReplyOptions, Request, TARGET_BYTES_MAX, directory_reply, error_reply,
-    parse_request, reply,
+    Coding, Cors, HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal,
+    ReplyConfig, ReplyOptions, Request, Status, TARGET_BYTES_MAX, coded_reply, directory_reply,
+    error_page_reply, error_reply, parse_request,
 };
 use libfuzzer_sys::fuzz_target;
 use sites::links::{LinkForm, LinkKey, Links};
@@ -38,6 +38,9 @@ fuzz_target!(|bytes: &[u8]| {
         cache_control: wishes & 4 != 0,
         ..ReplyConfig::default()
     };
+    if wishes & 32 != 0 {
+        config.precompressed = Coding::ALL.to_vec();
+    }
     if wishes & 8 != 0 {
         let added = config.extra_fields.push("X-Added: by the operator");
         added.expect("a field by the grammar");
@@ -149,11 +152,21 @@ fn check_reply(request: &Request<'_>, object: u8, options: &ReplyOptions<'_>) {
         content_hash: (object & 32 != 0).then_some([0xa5; 16]),
         content_type: (object % 8 > 3).then(|| "video/mp4".into()),
     };
+    let codings = request.preferred(&options.config.precompressed);
+    for (place, coding) in codings.iter().enumerate() {
+        let is_again = codings[..place].contains(coding);
+        assert!(coding.is_none() || !is_again, "{codings:?}");
+    }
     let (mut text, mut parts) = (Vec::new(), Vec::new());
-    let made = reply(request, &meta, options, &mut text, &mut parts);
+    let made = coded_reply(codings[0], request, &meta, options, &mut text, &mut parts);
     assert_eq!(made.close, !(request.keep_alive && options.keep_alive));
     check_whole(&text, &parts, size_bytes, request.method == Method::Head);
     if request.method != Method::Options {
+        let (mut text, mut parts) = (Vec::new(), Vec::new());
+        let page = ("/404.html", &meta);
+        let status = Status::NotFound;
+        let _made = error_page_reply(status, page, request, options, &mut text, &mut parts);
+        check_whole(&text, &parts, size_bytes, request.method == Method::Head);
         let (mut text, mut parts) = (Vec::new(), Vec::new());
         let _moved = directory_reply(request, options, &mut text, &mut parts);
         check_whole(&text, &parts, 0, request.method == Method::Head);

@@ -60,8 +60,7 @@ pub(crate) fn preferred(accepted: Option<&[u8]>, offered: &[Coding]) -> Codings 
     let weight = |coding: Coding| weight_of(accepted, coding.name()).or(star).unwrap_or(0);
     // Not named, it is acceptable, and better than nothing only.
     let least = weight_of(accepted, "identity").unwrap_or(0).max(1);
-    let mut place = 0;
-    for _ in 0..CODINGS_MAX {
+    for place in 0..CODINGS_MAX {
         let is_left =
             |coding: &Coding| !preferred.contains(&Some(*coding)) && weight(*coding) >= least;
         let left = offered.iter().copied().filter(is_left);
@@ -72,7 +71,6 @@ pub(crate) fn preferred(accepted: Option<&[u8]>, offered: &[Coding]) -> Codings 
         if let Some(free) = preferred.get_mut(place) {
             *free = Some(next);
         }
-        place += 1;
     }
     preferred
 }

@@ -1,12 +1,13 @@
 //! One client: its TCP connection, its pipelined requests, and the replies queued for it.
 
 use core::mem::offset_of;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant, earlier};
 use http::{Coding, Status};
 use memory::Arena;
+use sites::preface::PrefaceProblem;
 use sites::rules::Rate;
 use tcp::{Connection, Credit, Permission, State, StreamOffset};
 use wire::{MacAddress, Path, Route, TcpRepr};
@@ -127,10 +128,6 @@ pub(crate) struct Client {
     pub(crate) serial: u32,
     /// How much of the head at the start of `input` was scanned.
     pub(crate) head: HeadProgress,
-    /// A trusted proxy forwards this connection. `None`: it is its peer's own.
-    pub(crate) forwarded: Option<Box<Forwarded>>,
-    /// How fast its replies are sent. `None`: no rule has said so.
-    pub(crate) rates: Option<Box<Rates>>,
     /// What the access log will report of the replies in the stream.
     pub(crate) logged: LoggedReplies,
     /// How many bytes may be read from the disk for this client.
@@ -149,9 +146,17 @@ pub(crate) struct Client {
     pub(crate) input: InputBuffer,
     /// Every event is reported to the trace.
     pub(crate) is_traced: bool,
+    /// There is `forwarded`.
+    pub(crate) is_forwarded: bool,
+    /// There are `rates`.
+    has_rates: bool,
     pub(crate) tcp: Connection,
     /// Where its last segment came from. Frames go there, but while that does not answer.
     pub(crate) heard_from: MacAddress,
+    /// A trusted proxy forwards this connection. `None`: it is its peer's own.
+    forwarded: Option<Box<Forwarded>>,
+    /// How fast its replies are sent. `None`: no rule has said so.
+    rates: Option<Box<Rates>>,
 }
 
 impl Client {
@@ -175,6 +180,8 @@ impl Client {
             stream: StreamMap::default(),
             logged: LoggedReplies::default(),
             forwarded: None,
+            is_forwarded: false,
+            has_rates: false,
             rates: None,
             tls: None,
             fetches: VecDeque::new(),
@@ -189,9 +196,33 @@ impl Client {
 
     /// Whose connection this is: its peer's, or that of whom a trusted proxy forwards.
     pub(crate) fn source(&self) -> IpAddr {
+        let peer = self.tcp.tuple().peer.ip();
+        if !self.is_forwarded {
+            return peer;
+        }
         let forwarded = self.forwarded.as_ref();
-        let source = forwarded.and_then(|forwarded| forwarded.source());
-        source.unwrap_or_else(|| self.tcp.tuple().peer.ip())
+        forwarded
+            .and_then(|forwarded| forwarded.source())
+            .unwrap_or(peer)
+    }
+
+    /// A trusted proxy forwards this connection.
+    pub(crate) fn await_preface(&mut self) {
+        self.is_forwarded = true;
+        self.forwarded = Some(Box::new(Forwarded::new()));
+    }
+
+    /// What is the client's of the text on a connection that is forwarded.
+    pub(crate) fn take_preface<'a>(&mut self, text: &'a [u8]) -> Result<&'a [u8], PrefaceProblem> {
+        match &mut self.forwarded {
+            Some(forwarded) => forwarded.take(text),
+            None => Ok(text),
+        }
+    }
+
+    /// [`Client::source`] with the peer's port, as sources are counted.
+    pub(crate) fn source_peer(&self) -> SocketAddr {
+        SocketAddr::new(self.source(), self.tcp.tuple().peer.port())
     }
 
     /// A reply begins at `start`, which is sent so fast, and never faster than `rate_max`, that of all connections.
@@ -201,7 +232,8 @@ impl Client {
         rate: Option<Rate>,
         rate_max: Option<u64>,
     ) {
-        if rate.is_some() || self.rates.is_some() {
+        if rate.is_some() || self.has_rates {
+            self.has_rates = true;
             let rates = self.rates.get_or_insert_default();
             rates.begin_reply(start, rate, rate_max);
         }
@@ -395,8 +427,10 @@ impl Client {
     /// only place where that is decided. TCP learns since when it is demanded.
     #[inline]
     pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
-        let rates = self.rates.as_deref_mut();
-        if let Some(rate) = rates.and_then(|rates| rates.advance(self.tcp.claimed_once())) {
+        if self.has_rates
+            && let Some(rates) = &mut self.rates
+            && let Some(rate) = rates.advance(self.tcp.claimed_once())
+        {
             self.tcp.set_rate_max(rate);
         }
         self.read_waits = self.read_waits.filter(|until| *until > now);

@@ -49,6 +49,13 @@ impl Sources {
         }
     }
 
+    /// A connection of `before` turns out to be one of `after`. Whether that has more than it may now.
+    pub(crate) fn recount(&mut self, before: &SocketAddr, after: &SocketAddr) -> bool {
+        self.leave(before);
+        self.enter(after);
+        self.most.is_some_and(|most| self.count(after) > most)
+    }
+
     /// Connections of the peer's source.
     pub(crate) fn count(&self, peer: &SocketAddr) -> u32 {
         self.counts.find(&source(peer)).unwrap_or(0)

@@ -48,6 +48,7 @@
 //!  poll_closed ─▶ handle                                 not found any more and unused: close it
 //! ```
 
+mod backend;
 mod catalogue;
 mod coldness;
 mod counters;
@@ -80,6 +81,7 @@ pub use counters::Counters;
 pub use notice::Notice;
 pub use path::PATH_BYTES_MAX;
 
+use backend::Backend;
 use directory::Directories;
 use lookups::Lookups;
 use raw::{Served, Volume};
@@ -402,13 +404,6 @@ pub struct Store {
     /// The latest `now` of a caller.
     now: Instant,
     counters: Counters,
-}
-
-#[derive(Debug)]
-enum Backend {
-    Directories(Directories),
-    Catalogue(Catalogue),
-    Volume(Box<Served>),
 }
 
 /// A file just opened, and its metadata.
@@ -1085,76 +1080,6 @@ impl Store {
         match refusal {
             StoreRefusal::Full(_) => self.counters.store_full_lookups += 1,
             _ => self.counters.store_refused_lookups += 1,
-        }
-    }
-}
-
-impl Backend {
-    fn open_object(&mut self, now: Instant, name: &str, known: Option<&Metadata>) -> Opening {
-        match self {
-            Self::Directories(directories) => directories.open_object(now, name, known),
-            Self::Catalogue(catalogue) => catalogue.open_object(name, known),
-            Self::Volume(_) => unreachable!("a raw store is asked otherwise"),
-        }
-    }
-
-    fn poll_unneeded(&mut self) -> Option<(DeviceId, OwnedFd)> {
-        match self {
-            Self::Directories(directories) => directories.poll_unneeded(),
-            Self::Catalogue(_) | Self::Volume(_) => None,
-        }
-    }
-
-    fn device_of_key(&self, key: &str) -> DeviceId {
-        match self {
-            Self::Directories(directories) => directories.device_of_key(key),
-            Self::Catalogue(catalogue) => catalogue.device_of_name(key),
-            Self::Volume(served) => served.device_of_name(key),
-        }
-    }
-
-    /// How many directories there are.
-    fn count(&self) -> usize {
-        match self {
-            Self::Directories(directories) => directories.count(),
-            Self::Catalogue(_) | Self::Volume(_) => 1,
-        }
-    }
-
-    /// Has a thread open a name.
-    fn submit(&mut self, id: u64, name: String, device: DeviceId, resolve: Resolve) {
-        match self {
-            Self::Directories(directories) => directories.submit(id, name, device, resolve),
-            Self::Catalogue(catalogue) => catalogue.submit(id, name),
-            Self::Volume(_) => unreachable!("a raw store answers at once"),
-        }
-    }
-
-    /// Cancels a submitted look-up that no thread has taken.
-    fn withdraw(&mut self, id: u64, device: DeviceId) -> bool {
-        match self {
-            Self::Directories(directories) => directories.withdraw(id, device),
-            // As if a thread had taken each of them.
-            Self::Catalogue(_) | Self::Volume(_) => false,
-        }
-    }
-
-    /// Hands a descriptor to the threads; `false` if the backend has none.
-    fn close(&mut self, device: DeviceId, descriptor: OwnedFd) -> bool {
-        match self {
-            Self::Directories(directories) => {
-                directories.close(device, descriptor);
-                true
-            }
-            Self::Catalogue(_) | Self::Volume(_) => false,
-        }
-    }
-
-    fn poll_reply(&mut self, now: Instant) -> Option<Reply> {
-        match self {
-            Self::Directories(directories) => directories.poll_reply(now),
-            Self::Catalogue(catalogue) => catalogue.poll_reply(),
-            Self::Volume(_) => None,
         }
     }
 }

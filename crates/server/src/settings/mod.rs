@@ -361,6 +361,7 @@ impl Settings {
             // In its place, so that what is wrong with a site is told, and not what that would lead to.
             settings.https = Some(Https {
                 port: 443,
+                folder: None,
                 pairs: Vec::new(),
                 ticket_keys: None,
                 secrets_origin: None,

@@ -145,14 +145,16 @@ impl Conductor {
         counters.tcp_ecn_reduction_count += u64::from(arrival.reduced_by_echo);
         client.read_waits = None;
         let mut text = payload.get(arrival.text).unwrap_or_default();
-        if let Some(forwarded) = &mut client.forwarded {
-            let Ok(rest) = forwarded.take(text) else {
-                self.telemetry.counters.session_preface_refused_count += 1;
+        if client.is_forwarded {
+            let Some(rest) = self.take_preface(index, text) else {
                 self.abort(now, arena, index);
                 return;
             };
             text = rest;
         }
+        let Some(client) = self.connections.clients.entry_mut(index) else {
+            return;
+        };
         match &mut client.tls {
             Some(tls) => tls.sealed.extend(text),
             None if client.exchange.is_closing() => {}
@@ -177,6 +179,23 @@ impl Conductor {
                 self.enter_time_wait(now, arena, index, is_answered);
             }
         }
+    }
+
+    /// What is the client's of the text on a connection that a proxy forwards; `None`: it is to be reset, since the
+    /// proxy does not say for whom, or for one who has as many connections as he may have.
+    fn take_preface<'a>(&mut self, index: u32, text: &'a [u8]) -> Option<&'a [u8]> {
+        let client = self.connections.clients.entry_mut(index)?;
+        let (before, counters) = (client.source_peer(), &mut self.telemetry.counters);
+        let Ok(rest) = client.take_preface(text) else {
+            counters.session_preface_refused_count += 1;
+            return None;
+        };
+        let after = client.source_peer();
+        if before != after && self.connections.sources.recount(&before, &after) {
+            counters.tcp_source_refused_count += 1;
+            return None;
+        }
+        Some(rest)
     }
 
     /// A client's deadline passed: one of TCP's, or a timeout of ours.

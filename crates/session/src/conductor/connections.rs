@@ -83,7 +83,7 @@ pub(super) struct Connections {
     /// Clients that wait for a request.
     idle: IdleList,
     /// Clients by source.
-    sources: Sources,
+    pub(super) sources: Sources,
     /// Where the next search for a connection to evict begins.
     eviction_cursor: u32,
     last_serial: u32,
@@ -165,7 +165,7 @@ impl Connections {
         let client = self.clients.remove(index)?;
         let tuple = client.tcp.tuple();
         self.table.remove(&tuple);
-        self.sources.leave(&tuple.peer);
+        self.sources.leave(&client.source_peer());
         Some(client)
     }
 
@@ -313,7 +313,7 @@ impl Connections {
         let sample = (0..EVICTION_SAMPLE.min(capacity)).filter_map(|place| {
             let index = (self.eviction_cursor + place) % capacity;
             let client = self.clients.entry(index)?;
-            let count = self.sources.count(&client.tcp.tuple().peer);
+            let count = self.sources.count(&client.source_peer());
             (count > most).then_some((count, client.progress_at(), index))
         });
         let crowding = sample.max_by_key(|(count, progress_at, _)| (*count, Reverse(*progress_at)));

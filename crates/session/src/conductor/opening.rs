@@ -16,7 +16,6 @@ use super::connections::Connections;
 use super::connections::{Evictable, HalfOpenEntry};
 use super::{Conductor, Received};
 use crate::client::Client;
-use crate::forwarded::Forwarded;
 use crate::tls::Tls;
 use crate::{TraceEnd, Warning};
 
@@ -41,7 +40,7 @@ impl Conductor {
             self.refuse(now, received);
             return;
         }
-        if connections.is_crowded(&tuple.peer) {
+        if self.is_crowded(&tuple.peer) {
             self.refuse_crowded(now, received);
             return;
         }
@@ -100,6 +99,11 @@ impl Conductor {
         let peer = SocketAddr::new(received.path.source, received.segment.source_port);
         self.telemetry.warn(Warning::ConnectionTableFull { peer });
         self.refuse(now, received);
+    }
+
+    /// Whether the peer has as many connections as it may have. Those that it forwards for others are theirs.
+    fn is_crowded(&self, peer: &SocketAddr) -> bool {
+        self.connections.is_crowded(peer) && !self.config.sites.awaits_preface(peer.ip())
     }
 
     /// Refuses a client whose source has too many connections.
@@ -194,7 +198,7 @@ impl Conductor {
         received: &Received<'_>,
     ) {
         let tuple = entry.half_open.tuple();
-        if self.connections.is_crowded(&tuple.peer) {
+        if self.is_crowded(&tuple.peer) {
             self.refuse_crowded(now, received);
             return;
         }
@@ -221,7 +225,7 @@ impl Conductor {
             client.tcp.set_burst_unit(SEALED_UNIT_BYTES);
         }
         if self.config.sites.awaits_preface(tuple.peer.ip()) {
-            client.forwarded = Some(Box::new(Forwarded::new()));
+            client.await_preface();
         }
         self.telemetry.begin_trace(now, &mut client);
         let index = self.connections.insert(client);

@@ -396,7 +396,7 @@ pub(super) fn resolve(
         return Err(Failure::refused(
             format!(
                 "{}: {} directories beside PATH",
-                file.display(),
+                file.place("site"),
                 directories.len()
             ),
             format!("name at most {DIRECTORIES_MAX}, and folders beneath them by root"),

@@ -82,6 +82,35 @@ fn a_trusted_proxy_that_says_nothing_is_reset_and_nobody_else_is_believed() {
     assert_eq!(status(&peer), "400");
 }
 
+#[test]
+fn connections_are_counted_for_whom_they_are_forwarded() {
+    let mut bench = behind_proxy(PEER_ADDRESS.octets());
+    let config = Config {
+        connections_per_source_max: Some(1),
+        ..bench.conductor.config.clone()
+    };
+    bench = Bench::with(config, 8);
+    let mut open = |port: u16, source: &str| {
+        let mut peer = Peer::connect(&mut bench, port);
+        let line = format!("PROXY TCP4 {source} 10.0.0.2 4711 80\r\n{REQUEST}");
+        peer.ask(&mut bench, &line);
+        peer.drain(&mut bench);
+        peer
+    };
+    let mut first = open(1000, "192.0.2.8");
+    assert_eq!(status(&first), "200");
+    assert_eq!(status(&open(1001, "192.0.2.9")), "200");
+    assert!(open(1002, "192.0.2.8").reset);
+    // Who leaves makes room.
+    first.close(&mut bench);
+    let mut again = Peer::connect(&mut bench, 1003);
+    let line = format!("PROXY TCP4 192.0.2.8 10.0.0.2 4711 80\r\n{REQUEST}");
+    again.ask(&mut bench, &line);
+    again.drain(&mut bench);
+    assert_eq!(status(&again), "200");
+    assert_eq!(bench.conductor.counters().tcp_source_refused_count, 1);
+}
+
 /// The paths that are looked up for a request until one is found, which only `found` is.
 fn looked_up(bench: &mut Bench, peer: &mut Peer, fields: &str, found: &str) -> Vec<String> {
     let request = format!("GET /object HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
