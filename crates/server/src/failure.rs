@@ -128,6 +128,18 @@ impl Failure {
         }
     }
 
+    /// All of these, if there are any.
+    ///
+    /// # Errors
+    /// They.
+    pub(crate) fn all(mut reasons: Vec<Self>) -> Result<(), Self> {
+        match reasons.len() {
+            0 => Ok(()),
+            1 => Err(reasons.remove(0)),
+            _ => Err(Self::Several(reasons)),
+        }
+    }
+
     /// Each reason for itself: one, but for [`Failure::Several`].
     #[must_use]
     pub(crate) fn reasons(&self) -> &[Self] {

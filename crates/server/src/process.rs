@@ -13,7 +13,7 @@ use crate::doctor;
 use crate::failure::{EXIT_OK, Failure};
 use crate::observe::log;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
-use crate::settings::{FileConfig, FileText, Settings};
+use crate::settings::{self, CommonArgs, FileConfig, FileText, Settings};
 use crate::{reload, start, store_command};
 
 /// Does what the command line says; the exit code.
@@ -26,6 +26,26 @@ pub fn main() -> ExitCode {
             let file = FileConfig::of_args(&args.common);
             source = Some(Arc::clone(&file.source));
             Settings::merge(args.common, file).and_then(|settings| action(&settings))
+        }
+        Command::Check(args) => {
+            let common = CommonArgs {
+                path: args.path.clone().unwrap_or_default(),
+                config: args.file.clone(),
+                ..CommonArgs::default()
+            };
+            let file = FileConfig::of_args(&common);
+            source = Some(Arc::clone(&file.source));
+            let settings = if args.keys {
+                None
+            } else {
+                Some(Settings::merge(common, file))
+            };
+            match settings {
+                None => Ok(list_keys()),
+                Some(settings) => {
+                    settings.and_then(|settings| check_file(&settings, args.path.is_some()))
+                }
+            }
         }
         Command::Doctor(args) => doctor::run(&args),
         Command::Store { command } => store_command::run(&command),
@@ -51,6 +71,33 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
 fn check(settings: &Settings) -> Result<(), Failure> {
     log::init(settings.log);
     start::check(settings)
+}
+
+/// Looks at the files that the configuration names; with PATH, at all that a start looks at.
+fn check_file(settings: &Settings, has_path: bool) -> Result<(), Failure> {
+    log::init(settings.log);
+    let found = reload::check(settings)?;
+    if has_path {
+        return start::check(settings);
+    }
+    let file = settings
+        .source
+        .args
+        .config
+        .as_deref()
+        .unwrap_or_else(|| "".as_ref());
+    // If stdout is closed, the exit code still tells.
+    let _ = writeln!(std::io::stdout(), "ok: {}: {found}", file.display());
+    Ok(())
+}
+
+fn list_keys() {
+    let keys = settings::keys(|key| reload::RELOADED.contains(&key));
+    let _ = writeln!(
+        std::io::stdout(),
+        "KEY, WHAT A CHANGE NEEDS, DEFAULT, RANGE (TYPE)"
+    );
+    let _ = write!(std::io::stdout(), "{keys}");
 }
 
 /// The exit code after `outcome`; a failure is printed on stderr, with the lines of the configuration file that it

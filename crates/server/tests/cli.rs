@@ -402,6 +402,62 @@ fn settings_are_refused_by_flag_or_key_with_value_and_fix() {
 }
 
 #[test]
+fn a_file_is_checked_with_all_that_it_names() {
+    let directory = directory();
+    let (cert, key) = pair(directory.path());
+    let file = directory.path().join("atlas.toml");
+    let keys = directory.path().join("keys");
+    let write = |cert: &str| {
+        let content = format!(
+            "https = 443\n[[certificate]]\ncert = \"{cert}\"\nkey = \"{key}\"\n[[site]]\n\
+             [[site.rule]]\npaths = [\"/a/**\"]\nlink = {{ keys = \"{}\" }}\n",
+            text(&keys)
+        );
+        std::fs::write(&file, content).unwrap();
+    };
+    write(&cert);
+    std::fs::write(&keys, "ab12\n").unwrap();
+    let output = atlas(&["check", text(&file)]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let expected = format!("ok: {}: 1 site, 1 certificate\n", file.display());
+    assert_eq!(stdout(&output), expected);
+    // Of all files it is told what is wrong.
+    write("/no/such.pem");
+    std::fs::write(&keys, "no key\n").unwrap();
+    let output = atlas(&["check", text(&file)]);
+    let parts = [
+        "atlas.toml:3:8: certificate.cert /no/such.pem: ",
+        "  | cert = \"/no/such.pem\"",
+        ": site 1, rule 1: link.keys ",
+        "line 1 is no key",
+    ];
+    assert_refused(&output, &parts);
+    // With PATH, also what is to be served.
+    write(&cert);
+    std::fs::write(&keys, "ab12\n").unwrap();
+    let output = atlas(&["check", text(&file), "/no/such/path"]);
+    assert_refused(&output, &["PATH /no/such/path: "]);
+}
+
+#[test]
+fn the_keys_are_listed_with_what_a_change_of_each_needs() {
+    let output = atlas(&["check", "--keys"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    let line = |key: &str| {
+        text.lines()
+            .find(|line| line.starts_with(&format!("{key} ")))
+    };
+    assert!(line("site").unwrap().contains(" SIGHUP "), "{text}");
+    assert!(line("slots").unwrap().contains(" restart  512 "), "{text}");
+    assert_eq!(atlas(&["check"]).status.code(), Some(2));
+    assert_eq!(
+        atlas(&["check", "--keys", "atlas.toml"]).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
 fn flags_win_over_the_file_and_the_file_over_defaults() {
     // Both are out of range, so the refusal tells which one was taken.
     let directory = directory();

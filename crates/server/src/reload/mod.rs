@@ -11,10 +11,12 @@ pub(crate) mod folder;
 mod loader;
 pub(crate) mod reader;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use sites::Sites;
+use sites::links::LinkKey;
 use tracing::level_filters::LevelFilter;
 
 use crate::failure::Failure;
@@ -107,7 +109,7 @@ impl Source {
     /// What the settings of the start lead to.
     ///
     /// # Errors
-    /// The first file that is not what it must be.
+    /// The files that are not what they must be.
     pub(crate) fn load_first(&self) -> Result<Loaded, Failure> {
         self.load_with(&self.settings)
     }
@@ -115,7 +117,7 @@ impl Source {
     /// The same, with the configuration file as it is now.
     ///
     /// # Errors
-    /// The first setting or file that is not what it must be.
+    /// The settings that are not what they must be; else the files.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         let args = &self.settings.source.args;
         let Some(path) = &args.config else {
@@ -144,20 +146,48 @@ impl Source {
 
     fn load_with(&self, settings: &Settings) -> Result<Loaded, Failure> {
         let opened = directories(&self.settings);
+        let failures = RefCell::new(Vec::new());
         let sites = compile(settings, &opened, |link| {
             let text = self.files.read_file(link.file());
-            link.parse_keys(&text.map_err(|error| link.refuse_file(&error))?)
+            let text = text.map_err(|error| link.refuse_file(&error));
+            Ok(text
+                .and_then(|text| link.parse_keys(&text))
+                .unwrap_or_else(|failure| {
+                    failures.borrow_mut().push(failure);
+                    vec![LinkKey::new(b"none").expect("invariant: it has a length")]
+                }))
         })?;
         let https = self.tls.as_ref().zip(settings.https.as_ref());
         let tls = https.map(|(source, https)| source.load(https, &self.files));
+        let mut failures = failures.into_inner();
+        let tls = tls
+            .transpose()
+            .map_err(|failure| failures.extend(failure.into_reasons()));
+        Failure::all(failures)?;
         Ok(Loaded {
-            tls: tls.transpose()?,
+            tls: tls.ok().flatten(),
             sites: Arc::new(sites),
             site_count: settings.sites.len(),
             log: settings.log,
             waiting: Vec::new(),
         })
     }
+}
+
+/// Reads all files that settings name, with the rights of this process, and says what there is.
+///
+/// # Errors
+/// The files that are not what they must be.
+pub(crate) fn check(settings: &Settings) -> Result<String, Failure> {
+    let loaded = Source::new(settings, OperatorFiles::direct())?.load_first()?;
+    let certificates = loaded.tls.as_ref().map_or(0, |tls| tls.certificates.count());
+    let count =
+        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let (sites, certificates) = (
+        count(loaded.site_count, "site"),
+        count(certificates, "certificate"),
+    );
+    Ok(format!("{sites}, {certificates}"))
 }
 
 #[cfg(test)]

@@ -33,11 +33,11 @@ Examples:
     sudo atlas serve /dev/nvme0n1
 
   With everything in a file, after a look whether it could be served:
-    sudo atlas serve /srv/video --config /etc/atlas.toml --check
+    sudo atlas check /etc/atlas.toml /srv/video
     sudo atlas serve /srv/video --config /etc/atlas.toml
 
-Deploying, every setting, an example and a unit for systemd: docs/run/deploy.md, docs/run/configuration.md,
-dist/
+Every key of the file: atlas check --keys. Deploying, examples and a unit for systemd: docs/run/deploy.md and \
+dist/ of the source.
 
 Exit codes:
 ";
@@ -85,8 +85,8 @@ Examples:
 
 /// What follows `atlas store --help`.
 const STORE_NOTES: &str = "\
-STORE is a block device or an image file; a store of several devices is named by all of them, joined by
-commas. atlas serve takes it in place of a directory, and finds what is added or replaced while it serves.
+STORE is a block device or an image file; a store of several devices is named by all of them, joined by \
+commas. atlas serve takes it in place of a directory, and finds what is added or replaced while it serves. \
 An add or rm that is interrupted, by a signal or a power cut, leaves the store as it was.
 
 Examples:
@@ -101,14 +101,29 @@ Exit codes:
   2  not begun: the one line on stderr names the remedy
   130, 143  SIGINT or SIGTERM ended it";
 
+/// What follows `atlas check --help`.
+const CHECK_NOTES: &str = "\
+All that is wrong is told at once, each with file, line and column. Certificates, keys and secrets of links are \
+read as they would be at a start, with the rights of this process. Nothing is changed.
+
+Examples:
+  atlas check atlas.toml
+  sudo atlas check /etc/atlas/atlas.toml /srv/video
+  atlas check --keys
+
+Exit codes:
+  0   right
+  2   wrong: stderr says what
+  75  something is not there yet that PATH or the link needs";
+
 /// What follows `atlas doctor --help`.
 const DOCTOR_NOTES: &str = "\
-Each line is a finding: ok; less (it works, but not everything or not at full speed); MISSING (no
-server starts without it). Below it, behind ->, what mends it. Nothing is changed.
+Each line is a finding: ok; less (it works, but not everything or not at full speed); MISSING (no \
+server starts without it). Below it, behind ->, what mends it. Nothing is changed. \
 The exit code is 2 if something is MISSING, otherwise 0.
 
-With --json it is one object: \"missing\", how many are, and \"findings\", an array of objects with
-\"section\", \"verdict\" (\"ok\", \"less\" or \"missing\"), \"subject\", \"found\" and \"remedy\" (null if nothing
+With --json it is one object: \"missing\", how many are, and \"findings\", an array of objects with \
+\"section\", \"verdict\" (\"ok\", \"less\" or \"missing\"), \"subject\", \"found\" and \"remedy\" (null if nothing \
 is to be mended). These names stay.
 
 Examples:
@@ -138,6 +153,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve the files of a directory, or of a raw store
     Serve(ServeArgs),
+    /// Look whether a configuration file is right, and the files that it names
+    #[command(after_help = CHECK_NOTES)]
+    Check(CheckArgs),
     /// Tell what this machine offers, and the command that mends what is missing
     #[command(after_help = DOCTOR_NOTES)]
     Doctor(DoctorArgs),
@@ -265,6 +283,23 @@ pub(crate) struct StoreAddArgs {
     /// Content type of what is added [default: by the names' extensions]
     #[arg(long = "type", value_name = "TYPE")]
     pub content_type: Option<String>,
+}
+
+/// `atlas check`, as typed.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct CheckArgs {
+    /// Configuration file (TOML)
+    #[arg(value_name = "FILE", required_unless_present = "keys")]
+    pub file: Option<PathBuf>,
+
+    /// What is to be served with it: looks at all that a start looks at, as does
+    /// atlas serve PATH --config FILE --check
+    #[arg(value_name = "PATH")]
+    pub path: Option<PathBuf>,
+
+    /// List the keys of the file: what a change of it needs, default, range
+    #[arg(long, exclusive = true)]
+    pub keys: bool,
 }
 
 /// `atlas doctor`, as typed.

@@ -199,6 +199,23 @@ impl Key {
         } else {
             format!("`{flag}`")
         };
+        let (unit, default, range) = self.cells(defaults);
+        format!("| `{name}` | {flag} | {unit} | {default} | {range} | {about} |\n")
+    }
+
+    /// For a terminal: key, what a change of it `needs`, default, range, unit.
+    pub(super) fn line(&self, defaults: &Settings, needs: &str) -> String {
+        let (unit, default, range) = self.cells(defaults);
+        let cells = [default, range].map(|cell| cell.replace('`', ""));
+        let [default, range] = cells;
+        format!(
+            "{:<27} {needs:<8} {default:<16} {range} ({unit})\n",
+            self.name
+        )
+    }
+
+    /// Unit, default and range.
+    fn cells(&self, defaults: &Settings) -> (String, String, String) {
         let (unit, default, range) = match self.kind {
             Kind::Switch => ("boolean".to_owned(), "", "`true`, `false`".into()),
             Kind::Number(number) => (number.unit.into(), number.default, number.range()),
@@ -221,8 +238,7 @@ impl Key {
             } => (unit.into(), default, range.into()),
         };
         let shown = (self.shown)(defaults).map(|value| format!("`{value}`"));
-        let default = shown.unwrap_or_else(|| default.into());
-        format!("| `{name}` | {flag} | {unit} | {default} | {range} | {about} |\n")
+        (unit, shown.unwrap_or_else(|| default.into()), range)
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) use amount::parse_size;
 pub(crate) use file::{Amount, CertificateTable, FileText};
 pub(crate) use key::{Key, Number};
 pub(crate) use link::{LinkChoice, MacSetting};
-pub(crate) use table::{CommonArgs, FileConfig, documentation};
+pub(crate) use table::{CommonArgs, FileConfig, documentation, keys};
 pub(crate) use user::UserName;
 
 use file::name_of;

@@ -46,10 +46,6 @@ impl Problems {
                 "and {left_out} more that are not told"
             )));
         }
-        match self.0.len() {
-            0 => Ok(()),
-            1 => Err(self.0.remove(0)),
-            _ => Err(Failure::Several(self.0)),
-        }
+        Failure::all(self.0)
     }
 }

@@ -31,7 +31,7 @@ settings! {
         pub path: PathBuf,
         /// Configuration file (TOML); flags win over it
         ///
-        /// Every setting there is, with its unit, default and range: docs/run/configuration.md.
+        /// atlas check --keys lists its keys; atlas check FILE tells what is wrong with it.
         #[arg(long, value_name = "FILE")]
         pub config: Option<PathBuf>,
     }
@@ -329,7 +329,7 @@ settings! {
             ///
             /// For streams that are slow or stuck: segments, losses, windows, RTTs and reads of the disk. The
             /// file is made by --user, is readable by that user only, and ends at 1 GiB. A symbolic link is
-            /// refused. docs/run/slow-streams.md shows how to read it. To list connections without a trace, see
+            /// refused. The page slow-streams.md of the documentation shows how to read it. To list connections without a trace, see
             /// --metrics.
             #[arg(long, value_name = "FILE")]
             trace: Option<PathBuf>,
@@ -489,7 +489,7 @@ settings! {
             /// Poll the device for so long without work, then sleep, like 50us: 0 to 1s [default: 0]
             ///
             /// A number alone is of microseconds. With xdp:IFACE and xdp+packet:IFACE. Under traffic each worker then uses all of its core; an idle
-            /// server sleeps. The interface should defer its interrupts: docs/run/deploy.md says how.
+            /// server sleeps. The interface should defer its interrupts: the page deploy.md of the documentation says how.
             #[arg(long, value_name = "DURATION")]
             busy_poll: Option<String>,
         };
@@ -532,6 +532,21 @@ settings! {
         duration(Seconds, "", 0, 3_600),
         "After SIGINT or SIGTERM, and `shutdown_delay_seconds`, replies in progress have this long to \
          finish; the rest is reset.";
+}
+
+/// A line for each of [`KEYS`], and what a change of it needs: SIGHUP, if `is_reloaded` says so, or a restart.
+#[must_use]
+pub(crate) fn keys(is_reloaded: impl Fn(&str) -> bool) -> String {
+    let defaults = Settings::default();
+    let lines = KEYS.iter().map(|key| {
+        let needs = if is_reloaded(key.name) {
+            "SIGHUP"
+        } else {
+            "restart"
+        };
+        key.line(&defaults, needs)
+    });
+    lines.collect()
 }
 
 /// The table of `docs/run/configuration.md`: a row for each of [`KEYS`].

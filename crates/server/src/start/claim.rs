@@ -344,7 +344,7 @@ fn warn_of_forwarding(settings: &Settings) {
             warn!(
                 "--mac interface: this host forwards packets from {interface}, also those sent to \
                  the server; set {file} to 0 (of a container: docker run --sysctl {sysctl}=0), or drop \
-                 them in the table raw (docs/run/configuration.md)"
+                 them in the table raw (the page configuration.md of the documentation)"
             );
         }
     }

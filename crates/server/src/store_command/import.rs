@@ -262,7 +262,10 @@ pub(super) fn remove(store: &Path, names: &[String], tree: bool) -> Result<(), F
             removed.extend(beneath);
         } else if removed.len() == before && !beneath.is_empty() {
             return Err(Failure::refused(
-                format!("{name}: {} objects are beneath it", beneath.len()),
+                match beneath.len() {
+                    1 => format!("{name}: an object is beneath it"),
+                    count => format!("{name}: {count} objects are beneath it"),
+                },
                 "name each, or use -r",
             ));
         }

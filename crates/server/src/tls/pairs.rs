@@ -63,7 +63,7 @@ pub(crate) struct PairPaths {
 /// Reads every pair, and those of the folder.
 ///
 /// # Errors
-/// The first file that is not what it must be, or does not belong to the other.
+/// Of each pair the first file that is not what it must be, or does not belong to the other.
 pub(super) fn load(
     paths: &[PairPaths],
     folder: Option<&NamedPath>,
@@ -73,10 +73,16 @@ pub(super) fn load(
         let (chain, key) = (read(&paths.certificate, files)?, read(&paths.key, files)?);
         load_pair(paths, &chain, &key).map(|pair| (pair, paths.certificate.to_string()))
     };
-    let mut pairs = paths.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let (loaded, failures): (Vec<_>, Vec<_>) = paths.iter().map(load).partition(Result::is_ok);
+    let mut failures: Vec<Failure> = failures.into_iter().filter_map(Result::err).collect();
+    let mut pairs: Vec<_> = loaded.into_iter().flatten().collect();
     if let Some(folder) = folder {
-        pairs.extend(load_folder(folder, files)?);
+        match load_folder(folder, files) {
+            Ok(found) => pairs.extend(found),
+            Err(failure) => failures.push(failure),
+        }
     }
+    Failure::all(failures)?;
     if pairs.is_empty() {
         let folder = folder.map(NamedPath::to_string).unwrap_or_default();
         return Err(Failure::refused(
