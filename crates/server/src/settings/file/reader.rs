@@ -41,6 +41,39 @@ pub(crate) trait Table: Default {
     fn read_key(&mut self, key: &str, value: &Value<'_>, reader: &mut Reader<'_>);
 }
 
+/// Directives of nginx, and what is written in their place.
+const NGINX: [(&str, &str); 23] = [
+    ("add_header", "header = [\"NAME: VALUE\"]"),
+    ("alias", "root, and strip_prefix in [[site.rule]]"),
+    ("autoindex", "nothing: directories are never listed"),
+    ("client_header_timeout", "head_timeout_seconds"),
+    ("error_log", "log, and the journal or stderr"),
+    (
+        "error_page",
+        "nothing: replies of errors have a line of text",
+    ),
+    ("expires", "header = [\"Cache-Control: max-age=SECONDS\"]"),
+    ("gzip", "nothing: what is served is compressed already"),
+    ("index", "nothing: index.html"),
+    ("keepalive_timeout", "idle_timeout_seconds"),
+    ("limit_rate", "connection_rate_max"),
+    ("listen", "http and https, ports of all sites"),
+    ("location", "[[site.rule]] with paths"),
+    ("real_ip_header", "trusted_proxies"),
+    ("return", "redirect and status of [[site.rule]]"),
+    ("rewrite", "redirect or strip_prefix of [[site.rule]]"),
+    (
+        "secure_link_md5",
+        "link = { form = \"secure_link\", ... } of [[site.rule]]",
+    ),
+    ("server", "[[site]]"),
+    ("server_name", "names"),
+    ("set_real_ip_from", "trusted_proxies"),
+    ("ssl_certificate", "cert of [[certificate]]"),
+    ("ssl_certificate_key", "key of [[certificate]]"),
+    ("worker_processes", "workers"),
+];
+
 /// Every table, for keys that are written in another than theirs.
 const TABLES: [(&str, &[&str]); 5] = [
     (FileConfig::NAME, FileConfig::KEYS),
@@ -150,9 +183,11 @@ fn unknown_key<T: Table>(key: &str) -> String {
         .iter()
         .map(|known| (strsim::osa_distance(key, known), *known));
     // As many letters may be wrong as make a third of them.
-    let near = near
-        .filter(|(distance, _)| *distance <= key.chars().count().max(3) / 3)
-        .min();
+    let is_near = |(distance, known): &(usize, &str)| {
+        *distance <= key.chars().count().max(3) / 3 || (key.len() > 3 && known.starts_with(key))
+    };
+    let near = near.filter(is_near).min();
+    let foreign = NGINX.iter().find(|(directive, _)| *directive == key);
     match (others.as_slice(), near) {
         ([FileConfig::NAME], _) => {
             format!(
@@ -160,6 +195,10 @@ fn unknown_key<T: Table>(key: &str) -> String {
             )
         }
         ([_, ..], _) => format!("{inside}; it is a key of {}", others.join(" and of ")),
+        ([], _) if foreign.is_some() => {
+            let ours = foreign.map_or("", |(_, ours)| ours);
+            format!("{inside}; what nginx says so is here {ours}")
+        }
         ([], Some((_, known))) => format!("{inside}; did you mean {known}?"),
         ([], None) if T::NAME == FileConfig::NAME => {
             format!("{inside}; atlas check --keys lists those that there are")

@@ -95,6 +95,23 @@ fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
 }
 
 #[test]
+fn a_directive_of_nginx_is_told_as_what_it_is_here() {
+    let told = told(
+        "send_timeout = 5\nkeepalive_timeout = 65\n\
+         [[site]]\nserver_name = \"a.example\"\nlocation = {}\n",
+    );
+    for line in [
+        "a.toml:1:1: send_timeout: unknown key; did you mean send_timeout_seconds?\n",
+        "a.toml:2:1: keepalive_timeout: unknown key; what nginx says so is here idle_timeout_seconds\n",
+        "a.toml:4:1: server_name: unknown key inside [[site]]; what nginx says so is here names\n",
+        "a.toml:5:1: location: unknown key inside [[site]]; what nginx says so is here [[site.rule]] with \
+         paths\n",
+    ] {
+        assert!(told.contains(line), "{line}\n{told}");
+    }
+}
+
+#[test]
 fn values_of_sites_are_told_with_the_line_of_their_key() {
     let text = "[[site]]\nnames = [\"a.example\"]\ncors = [\"x\"]\n[[site]]\nnames = [\"b.example\"]\n\
                 [[site.rule]]\npaths = [\"/a\"]\nstatus = 200\n[[site.rule]]\npaths = [\"/b\"]\n\
