@@ -18,5 +18,6 @@ mod settings;
 mod start;
 mod store_command;
 mod tls;
+mod version;
 
 pub use process::main;

@@ -458,6 +458,22 @@ fn the_keys_are_listed_with_what_a_change_of_each_needs() {
 }
 
 #[test]
+fn the_version_says_which_commit_and_what_is_in_it() {
+    let short = stdout(&atlas(&["-V"]));
+    let start = concat!("atlas ", env!("CARGO_PKG_VERSION"), " (");
+    assert!(
+        short.starts_with(start) && short.ends_with(")\n"),
+        "{short}"
+    );
+    let long = stdout(&atlas(&["--version"]));
+    assert!(long.starts_with(short.trim_end()), "{long}");
+    assert!(
+        long.contains("\ntarget: ") && long.contains("aws-lc, ring"),
+        "{long}"
+    );
+}
+
+#[test]
 fn flags_win_over_the_file_and_the_file_over_defaults() {
     // Both are out of range, so the refusal tells which one was taken.
     let directory = directory();

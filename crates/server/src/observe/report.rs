@@ -28,11 +28,15 @@ pub(crate) fn line(word: &str, pairs: &[Pair]) -> String {
     format!("{word} {}", serde_json::Value::Object(object))
 }
 
-/// Adds the process's own counters and writes the line to stderr, as the log is written.
+/// Adds the process's own counters, leaves out those that are 0 of a [`SUMMARY`] for the journal, and writes the line to stderr, as the log is written.
 pub(crate) fn write(word: &str, mut pairs: Vec<Pair>) {
     if let Ok(times) = host::cpu_times() {
         pairs.push(("cpu_user_us", times.user_us));
         pairs.push(("cpu_system_us", times.system_us));
+    }
+    if word == SUMMARY && !log::priority(Level::INFO).is_empty() {
+        // A journal keeps it for weeks, and most counters are 0.
+        pairs.retain(|(_, value)| *value > 0);
     }
     let mut text = format!("{}{}", log::priority(Level::INFO), line(word, &pairs));
     text.push('\n');

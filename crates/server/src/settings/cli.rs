@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::failure::EXIT_CODES;
 use crate::reload::reader::ReaderArgs;
 use crate::settings::CommonArgs;
+use crate::version;
 
 /// What follows `atlas --help`, in front of the exit codes.
 const EXAMPLES: &str = "\
@@ -137,7 +138,13 @@ Examples:
 /// for it, and sent at once from the buffer it was read into. There is no page cache and no socket
 /// buffer in between.
 #[derive(Parser, Debug)]
-#[command(name = "atlas", version, after_help = notes(), max_term_width = 100)]
+#[command(
+    name = "atlas",
+    version = version::SHORT,
+    long_version = version::LONG,
+    after_help = notes(),
+    max_term_width = 100
+)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -13,6 +13,7 @@ use super::overview::Overview;
 use super::table::meaning_of;
 use crate::observe::report::Pair;
 use crate::start::host::CpuTimes;
+use crate::version;
 
 /// The media type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -21,10 +22,18 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 #[must_use]
 pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
     let mut text = Text::default();
-    text.family("atlas_build", "info", "Version of the server.");
+    text.family(
+        "atlas_build",
+        "info",
+        "Version of the server, and the commit that it is built from.",
+    );
     text.sample(
         "atlas_build_info",
-        concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"),
+        &format!(
+            "{{version=\"{}\",commit=\"{}\"}}",
+            env!("CARGO_PKG_VERSION"),
+            version::COMMIT
+        ),
         1,
     );
     text.family(
@@ -144,7 +153,7 @@ mod tests {
         };
         let text = encode(&overview, Some(cpu));
         for part in [
-            "# TYPE atlas_build info\n# HELP atlas_build Version of the server.\natlas_build_info{version=\"",
+            "# TYPE atlas_build info\n# HELP atlas_build Version of the server, and the commit that it is built from.\natlas_build_info{version=\"",
             "# UNIT atlas_start_time_seconds seconds\n",
             "\natlas_start_time_seconds 1795340403\n",
             "# TYPE atlas_link info\n# HELP atlas_link How the frames",
