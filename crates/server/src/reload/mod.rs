@@ -180,7 +180,10 @@ impl Source {
 /// The files that are not what they must be.
 pub(crate) fn check(settings: &Settings) -> Result<String, Failure> {
     let loaded = Source::new(settings, OperatorFiles::direct())?.load_first()?;
-    let certificates = loaded.tls.as_ref().map_or(0, |tls| tls.certificates.count());
+    let certificates = loaded
+        .tls
+        .as_ref()
+        .map_or(0, |tls| tls.certificates.count());
     let count =
         |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let (sites, certificates) = (

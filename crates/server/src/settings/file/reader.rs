@@ -48,15 +48,15 @@ const NGINX: [(&str, &str); 23] = [
     ("autoindex", "nothing: directories are never listed"),
     ("client_header_timeout", "head_timeout_seconds"),
     ("error_log", "log, and the journal or stderr"),
-    (
-        "error_page",
-        "nothing: replies of errors have a line of text",
-    ),
+    ("error_page", "error_pages of [[site]]"),
     ("expires", "header = [\"Cache-Control: max-age=SECONDS\"]"),
     ("gzip", "nothing: what is served is compressed already"),
     ("index", "nothing: index.html"),
     ("keepalive_timeout", "idle_timeout_seconds"),
-    ("limit_rate", "connection_rate_max"),
+    (
+        "limit_rate",
+        "connection_rate_max, or rate of [[site.rule]]",
+    ),
     ("listen", "http and https, ports of all sites"),
     ("location", "[[site.rule]] with paths"),
     ("real_ip_header", "trusted_proxies"),
@@ -189,6 +189,8 @@ fn unknown_key<T: Table>(key: &str) -> String {
     let near = near.filter(is_near).min();
     let foreign = NGINX.iter().find(|(directive, _)| *directive == key);
     match (others.as_slice(), near) {
+        // One letter is wrong, or two are exchanged.
+        (_, Some((1, known))) => format!("{inside}; did you mean {known}?"),
         ([FileConfig::NAME], _) => {
             format!(
                 "{inside}; it is a key of the file: write it above the first line with a [table]"

@@ -76,7 +76,7 @@ fn all_that_is_wrong_is_told_at_once_with_the_line_of_each() {
 #[test]
 fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
     let text = "https = 443\n[[certificate]]\ncert = \"a\"\nhttp = 80\n\n[[site]]\nnames = [\"a.example\"]\n\
-                redirect = \"/x\"\n[[site.rule]]\npaths = [\"/x\"]\nstatus = 404\nstatsu = 1\nlink = { k = 1 }\n";
+                redirect = \"/x\"\n[[site.rule]]\npaths = [\"/x\"]\nstatus = 404\nstatsu = 1\nlink = { key = 1 }\n";
     let told = told(text);
     for line in [
         "a.toml:2:1: [[certificate]]: key is missing\n",
@@ -84,8 +84,7 @@ fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
          first line with a [table]\n",
         "a.toml:8:1: redirect: unknown key inside [[site]]; it is a key of [[site.rule]]\n",
         "a.toml:12:1: statsu: unknown key inside [[site.rule]]; did you mean status?\n",
-        "a.toml:13:10: k: unknown key inside link; it has keys, form, name, hash_parameter, \
-         expires_parameter, expression\n",
+        "a.toml:13:10: key: unknown key inside link; did you mean keys?\n",
         "a.toml:13:8: site 1, rule 1: link: keys is missing; name a file with a secret in each line\n",
     ] {
         assert!(told.contains(line), "{line}\n{told}");
@@ -113,17 +112,21 @@ fn a_directive_of_nginx_is_told_as_what_it_is_here() {
 
 #[test]
 fn values_of_sites_are_told_with_the_line_of_their_key() {
-    let text = "[[site]]\nnames = [\"a.example\"]\ncors = [\"x\"]\n[[site]]\nnames = [\"b.example\"]\n\
+    let text = "[[site]]\nnames = [\"a.example\"]\ncors = [\"x\"]\nroot = \"a/\"\n\
+                [[site.rule]]\npaths = [\"/a\"]\n[[site]]\nnames = [\"b.example\"]\n\
                 [[site.rule]]\npaths = [\"/a\"]\nstatus = 200\n[[site.rule]]\npaths = [\"/b\"]\n\
                 allow = [\"10.0.0.1/8\"]\nheader = [\"x\"]\n";
     let told = told(text);
     for start in [
         "a.toml:3:8: site 1: cors: ",
-        "a.toml:8:10: site 2, rule 1: status 200; use",
-        "a.toml:12:10: site 2, rule 2: header \"x\": ",
+        "a.toml:4:8: site 1: root \"a/\": ",
+        "a.toml:11:10: site 2, rule 1: status 200; use",
+        "a.toml:15:10: site 2, rule 2: header \"x\": ",
     ] {
         assert!(told.contains(start), "{start}\n{told}");
     }
+    // The rule beneath the folder that is none is not blamed for it.
+    assert_eq!(told.matches("a.toml:").count(), 4, "{told}");
 }
 
 #[test]

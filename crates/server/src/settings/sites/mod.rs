@@ -457,9 +457,15 @@ fn resolve_site(
         cache_control: table.cache_control,
         precompressed: table.precompressed,
     };
-    let mut said = keys.lay_over(above, &place)?;
+    let said = problems.take_some(keys.lay_over(above, &place));
+    let mut said = said.unwrap_or_else(|| above.clone());
     said.root = table.root.unwrap_or_default();
-    said.directory = resolve_directory(table.directory, &place)?;
+    said.directory = problems.take(resolve_directory(table.directory, &place));
+    let folder = problems.take_some(resolve_folder("", &said.root, &place));
+    if folder.is_none() {
+        // Its rules would be refused for it, too.
+        said.root.clear();
+    }
     let mut links = Vec::new();
     let mut resolved = Vec::new();
     let mut rule_directories = Vec::new();
@@ -489,7 +495,7 @@ fn resolve_site(
         rules: resolved,
         otherwise: Rule {
             replies: said.replies,
-            folder: resolve_folder("", &said.root, &place)?,
+            folder: folder.unwrap_or_default(),
             ..Rule::default()
         },
     };
