@@ -202,13 +202,17 @@ pub(super) fn open_store(
     let all: Vec<&Path> = all.chain(beside.iter().map(PathBuf::as_path)).collect();
     let store = Store::open_directories(&all, config).map_err(|error| match error {
         StoreError::NotDirect { path: file } => Failure::refused(
-            format!("{}: its file system refuses O_DIRECT", file.display()),
+            format!(
+                "{}: its file system refuses O_DIRECT (tried {})",
+                named(settings, beside, &file),
+                file.display()
+            ),
             "serve from ext4, xfs or btrfs, or set buffered = true in the configuration file",
         ),
         StoreError::OpenAt2(_) => Failure::Refused(error.to_string()),
         StoreError::Directory { path, error } => Failure::of_error(
             &error,
-            format!("{}: {error}", path.display()),
+            format!("{}: {error}", named(settings, beside, &path)),
             "see that this user may read the directory",
         ),
         StoreError::Threads(error) => Failure::of_error(
@@ -234,6 +238,17 @@ pub(super) fn open_store(
         );
     }
     Ok(store)
+}
+
+/// What messages call the directory that a path is in: PATH, or the one that a site names beside it.
+fn named(settings: &Settings, beside: &[PathBuf], path: &Path) -> String {
+    let is_in = |directory: &&PathBuf| path.starts_with(directory);
+    match beside.iter().find(is_in) {
+        Some(directory) if !path.starts_with(&settings.path) => {
+            format!("directory {}", directory.display())
+        }
+        _ => format!("PATH {}", settings.path.display()),
+    }
 }
 
 /// What becomes of the files of a mount beneath PATH that refuses `O_DIRECT`.
