@@ -19,6 +19,7 @@ mod interop;
 mod lab;
 mod memory;
 mod netns;
+mod package;
 mod rights;
 mod simulate;
 mod skips;
@@ -65,6 +66,8 @@ enum Command {
     Test(test::TestOptions),
     /// Tests the server whole, in network namespaces (needs root)
     Netns(netns::NetnsOptions),
+    /// Makes a Debian package of the released server
+    Package(package::PackageOptions),
     /// Checks rules about the tree that no compiler checks; UPDATE_SNAPSHOTS=1 writes generated parts of documents
     Tidy,
 }
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Interop(options) => interop::run_command(options),
         Command::Lab(options) => lab::run_command(options),
         Command::Memory(options) => memory::run_command(options, &testbed::workspace_root()),
+        Command::Package(options) => package::run_command(options),
         Command::Sim(options) => simulate::run_command(options),
         Command::Test(options) => test::run_command(options),
         Command::Tidy => tidy::run_command(),

@@ -1,11 +1,12 @@
 //! `cargo xtask boot`: what is shipped, on a Debian system that systemd has booted ([`machine`]).
 //!
 //! The unit is installed by the commands in its own head, and started, reloaded, rotated, stopped and disturbed
-//! ([`mod@unit`]). The commands that the documents show are run as they stand there ([`documents`]). It refuses to change
+//! ([`mod@unit`]); so is the package ([`package`]). The commands that the documents show are run as they stand there ([`documents`]). It refuses to change
 //! the host: all of it happens in a tree, a network namespace and processes made here. Bounded by: a limit on every wait.
 
 mod documents;
 mod machine;
+mod package;
 mod unit;
 
 use std::fs;
@@ -40,6 +41,8 @@ enum Part {
     Unit,
     /// The commands of the documents
     Documents,
+    /// The Debian package
+    Package,
 }
 
 /// Where a checkout is in the machine, as far as commands need it.
@@ -85,8 +88,11 @@ fn run(suite: &mut Suite, options: &BootOptions) {
         let booted = machine::packed_tree()
             .and_then(|tree| Machine::boot(&tree, |root| install_checkout(root, &atlas)));
         match booted {
-            Ok(machine) if *part == Part::Unit => unit::run(suite, &machine),
-            Ok(machine) => documents::run(suite, &machine),
+            Ok(machine) => match part {
+                Part::Unit => unit::run(suite, &machine),
+                Part::Documents => documents::run(suite, &machine),
+                Part::Package => package::run(suite, &machine),
+            },
             Err(_) if interrupt::is_set() => return suite.skip("boot", "interrupted"),
             Err(error) => return suite.skip("boot", &format!("{error:#}")),
         }
@@ -105,7 +111,9 @@ fn install_checkout(root: &Path, atlas: &Path) -> Result<()> {
     copy(atlas, root.join("usr/local/bin/atlas"))?;
     for entry in fs::read_dir(workspace_root().join("dist"))? {
         let entry = entry?;
-        copy(&entry.path(), checkout.join("dist").join(entry.file_name()))?;
+        if entry.file_type()?.is_file() {
+            copy(&entry.path(), checkout.join("dist").join(entry.file_name()))?;
+        }
     }
     // Root's commands are root's already.
     let sudo = root.join("usr/local/bin/sudo");

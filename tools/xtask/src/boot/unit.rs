@@ -16,7 +16,7 @@ use testbed::workspace_root;
 const RESTART_LIMIT: Duration = Duration::from_secs(60);
 
 /// At which the tap of the shipped configuration serves.
-const TAP_URL: &str = "http://10.77.0.2/film.mp4";
+pub(super) const TAP_URL: &str = "http://10.77.0.2/film.mp4";
 
 /// What the shipped configuration becomes for a link on eth0.
 const ON_ETH0: [(&str, &str); 2] = [
