@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+use core::time::Duration;
+
 /// Name and meaning of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meaning {
@@ -24,14 +26,119 @@ pub enum Kind {
     Counter,
     /// It rises and falls.
     Gauge,
+    /// How often it was at most so much, and the sum.
+    Histogram,
 }
 
 /// A value that rises and falls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Gauge(pub u64);
 
-/// What a field of a struct of counters may be: a `u64`, a [`Gauge`], or a table of `u64`, of which
-/// the sum is told.
+/// Durations: how many were so long, and their sum. A record costs a search among 18 numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Histogram {
+    /// How many were at most each of [`Histogram::BOUNDS_US`] and longer than the one before; behind them,
+    /// how many were longer than all.
+    counts: [u64; Self::BOUNDS_US.len() + 1],
+    sum_ns: u64,
+}
+
+impl Histogram {
+    /// Bounds of its buckets, microseconds: from a read of an NVMe device to a reply that takes minutes.
+    pub const BOUNDS_US: [u64; 18] = [
+        50,
+        100,
+        250,
+        500,
+        1_000,
+        2_500,
+        5_000,
+        10_000,
+        25_000,
+        50_000,
+        100_000,
+        250_000,
+        500_000,
+        1_000_000,
+        2_500_000,
+        10_000_000,
+        60_000_000,
+        600_000_000,
+    ];
+    /// How many numbers [`Histogram::values`] are.
+    pub const VALUES: usize = Self::BOUNDS_US.len() + 2;
+
+    /// Adds a duration.
+    pub fn record(&mut self, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = Self::BOUNDS_US.partition_point(|bound_us| bound_us * 1_000 < nanos);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count += 1;
+        }
+        self.sum_ns = self.sum_ns.saturating_add(nanos);
+    }
+
+    /// What it holds, as numbers that may be added up: those of [`Histogram::from_values`].
+    #[must_use]
+    pub fn values(&self) -> [u64; Self::VALUES] {
+        let mut values = [self.sum_ns; Self::VALUES];
+        for (value, count) in values.iter_mut().zip(self.counts) {
+            *value = count;
+        }
+        values
+    }
+
+    /// The histogram that has these values.
+    #[must_use]
+    pub fn from_values(values: [u64; Self::VALUES]) -> Self {
+        let mut histogram = Self::ZERO;
+        for (count, value) in histogram.counts.iter_mut().zip(values) {
+            *count = value;
+        }
+        [.., histogram.sum_ns] = values;
+        histogram
+    }
+
+    /// How many durations were at most each bound, in order; without a bound, at last, how many there were.
+    pub fn at_most(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        let bounds = Self::BOUNDS_US.iter().map(|bound| Some(*bound));
+        let mut sum = 0;
+        let each = bounds.chain([None]).zip(self.counts);
+        each.map(move |(bound_us, count)| {
+            sum += count;
+            (bound_us, sum)
+        })
+    }
+
+    /// All durations added up, nanoseconds.
+    #[must_use]
+    pub const fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+}
+
+impl Value for Histogram {
+    const KIND: Kind = Kind::Histogram;
+    const ZERO: Self = Self {
+        counts: [0; Self::BOUNDS_US.len() + 1],
+        sum_ns: 0,
+    };
+
+    /// How many there were.
+    fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            counts: self.counts.plus(&other.counts),
+            sum_ns: self.sum_ns.saturating_add(other.sum_ns),
+        }
+    }
+}
+
+/// What a field of a struct of counters may be: a `u64`, a [`Gauge`], a [`Histogram`], or a table of `u64`, of
+/// which the sum is told.
 pub trait Value {
     /// Whether it only grows.
     const KIND: Kind;
@@ -170,7 +277,9 @@ macro_rules! counters {
 
 #[cfg(test)]
 mod tests {
-    use super::{CounterSet as _, Gauge, Kind};
+    use core::time::Duration;
+
+    use super::{CounterSet as _, Gauge, Histogram, Kind, Value as _};
 
     crate::counters! {
         /// Of each type one.
@@ -231,5 +340,35 @@ mod tests {
     #[test]
     fn without_a_prefix_a_counter_has_the_name_of_its_field() {
         assert_eq!(Plain::default().as_pairs(), [("plain_count", 0)]);
+    }
+
+    #[test]
+    fn a_duration_is_in_the_first_bucket_that_it_does_not_exceed() {
+        for (place, bound_us) in Histogram::BOUNDS_US.into_iter().enumerate() {
+            for (nanos, expected) in [(bound_us * 1_000, place), (bound_us * 1_000 + 1, place + 1)]
+            {
+                let mut histogram = Histogram::ZERO;
+                histogram.record(Duration::from_nanos(nanos));
+                let at_most: Vec<_> = histogram.at_most().collect();
+                let first = at_most.iter().position(|(_, count)| *count == 1);
+                assert_eq!(first, Some(expected), "{nanos} ns");
+                assert_eq!(at_most.last(), Some(&(None, 1)));
+                assert_eq!((histogram.total(), histogram.sum_ns()), (1, nanos));
+            }
+        }
+        assert!(Histogram::BOUNDS_US.is_sorted());
+    }
+
+    #[test]
+    fn histograms_are_added_and_read_back_from_their_values() {
+        let mut one = Histogram::ZERO;
+        one.record(Duration::ZERO);
+        one.record(Duration::from_secs(3_600));
+        let both = one.plus(&one);
+        assert_eq!(both.total(), 4);
+        assert_eq!(both.sum_ns(), 7_200_000_000_000);
+        let values = one.values();
+        assert_eq!(Histogram::from_values(values), one);
+        assert_eq!(Histogram::from_values(values.map(|value| 2 * value)), both);
     }
 }

@@ -17,7 +17,7 @@ use crate::forwarded::Forwarded;
 use crate::input::{HeadProgress, InputBuffer};
 use crate::rates::Rates;
 use crate::read_budget::ReadBudget;
-use crate::request_log::LoggedReplies;
+use crate::request_log::Replies;
 use crate::stream_map::{REPLIES_MAX, StreamMap};
 use crate::tls::{Stage, Tls};
 use crate::{Config, ReadLimits, TlsToken};
@@ -128,8 +128,8 @@ pub(crate) struct Client {
     pub(crate) serial: u32,
     /// How much of the head at the start of `input` was scanned.
     pub(crate) head: HeadProgress,
-    /// What the access log will report of the replies in the stream.
-    pub(crate) logged: LoggedReplies,
+    /// What will be reported of the replies in the stream.
+    pub(crate) replies: Replies,
     /// How many bytes may be read from the disk for this client.
     pub(crate) read_budget: ReadBudget,
     pub(crate) stream: StreamMap,
@@ -150,6 +150,10 @@ pub(crate) struct Client {
     pub(crate) is_forwarded: bool,
     /// There are `rates`.
     has_rates: bool,
+    /// Of a reply in the stream no byte was sent yet.
+    pub(crate) has_unbegun_reply: bool,
+    /// When the head of the last request was complete: the low bits of microseconds, right for an hour.
+    pub(crate) asked_us: u32,
     pub(crate) tcp: Connection,
     /// Where its last segment came from. Frames go there, but while that does not answer.
     pub(crate) heard_from: MacAddress,
@@ -178,11 +182,12 @@ impl Client {
             input: InputBuffer::default(),
             head: HeadProgress::default(),
             stream: StreamMap::default(),
-            logged: LoggedReplies::default(),
             forwarded: None,
             is_forwarded: false,
             has_rates: false,
             rates: None,
+            asked_us: low_micros(now),
+            replies: Replies::default(),
             tls: None,
             fetches: VecDeque::new(),
             read_budget: ReadBudget::new(now, limits),
@@ -191,6 +196,7 @@ impl Client {
             body_bytes_left: 0,
             exchange: Exchange::Request(now),
             is_traced: false,
+            has_unbegun_reply: false,
         }
     }
 
@@ -256,6 +262,12 @@ impl Client {
         if let Some(span) = self.stream.first_span() {
             memory::prefetch(span);
         }
+    }
+
+    /// Time since the head of the last request was complete.
+    pub(crate) fn asked_for(&self, now: Instant) -> Duration {
+        let micros = low_micros(now).wrapping_sub(self.asked_us);
+        Duration::from_micros(micros.into())
     }
 
     /// Whether the next request may be parsed.
@@ -533,12 +545,18 @@ impl Client {
     }
 
     /// When the TLS handshake began, while it is under way.
-    fn handshaking_since(&self) -> Option<Instant> {
+    pub(crate) fn handshaking_since(&self) -> Option<Instant> {
         match self.exchange {
             Exchange::Request(since) if self.tls.as_ref()?.is_handshaking() => Some(since),
             _ => None,
         }
     }
+}
+
+/// The low bits of a moment's microseconds.
+#[expect(clippy::cast_possible_truncation, reason = "the low bits")]
+pub(crate) const fn low_micros(now: Instant) -> u32 {
+    now.as_micros() as u32
 }
 
 /// The last acknowledgment that counted as progress.

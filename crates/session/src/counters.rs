@@ -1,6 +1,6 @@
 //! Counters since the start: plain integers with one owner, no locks.
 
-use counters::counters;
+use counters::{Histogram, counters};
 use tcp::{PathEvents, SegmentDrop};
 use wire::DropReason;
 
@@ -191,6 +191,40 @@ counters! {
         /// Segments received and dropped by their connection, for any reason.
         // In the order of [`SegmentDrop::ALL`].
         pub tcp_drop_count: [u64; SegmentDrop::COUNT],
+    }
+}
+
+counters! {
+    /// How long things took, since start. Times are those of the rounds that see beginning and end.
+    #[derive(Clone, Debug)]
+    pub struct Histograms {
+        /// From a request's head to the first byte of its reply that was sent.
+        pub http_first_byte_seconds: Histogram,
+        /// From a request's head to the acknowledgment of its reply's last byte.
+        pub http_last_byte_seconds: Histogram,
+        /// The smoothed RTT of the connection at the end of each reply.
+        pub tcp_rtt_seconds: Histogram,
+        /// From the TCP handshake to the end of the TLS handshake.
+        pub tls_handshake_seconds: Histogram,
+        /// From a disk read's beginning to its completion.
+        pub disk_read_seconds: Histogram,
+    }
+}
+
+impl Histograms {
+    /// Their number.
+    pub const COUNT: usize = 5;
+
+    /// Each, in the order of the fields.
+    #[must_use]
+    pub const fn each(&self) -> [&Histogram; Self::COUNT] {
+        [
+            &self.http_first_byte_seconds,
+            &self.http_last_byte_seconds,
+            &self.tcp_rtt_seconds,
+            &self.tls_handshake_seconds,
+            &self.disk_read_seconds,
+        ]
     }
 }
 

@@ -56,10 +56,12 @@ use wire::MacAddress;
 pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
 pub use conductor::{Conductor, STRAYS_MAX, Stray};
 pub use connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
-pub use counters::Counters;
+pub use counters::{Counters, Histograms};
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use listing::{Activity, ListedConnection, PageLimits};
-pub use request_log::{LoggedRequest, RequestLog, RequestName, STATUS_CLIENT_LEFT};
+pub use request_log::{
+    LoggedRequest, ReplyEnd, RequestLog, RequestName, STATUS_CLIENT_LEFT, TlsSession,
+};
 pub use tcp::Config as TcpConfig;
 pub use tcp::congestion::CongestionControl;
 pub use warning::Warning;

@@ -9,7 +9,7 @@ use record::{AlertDescription, CONTENT_BYTES_MAX, HEADER_BYTES, Inbound, KEY_UPD
 
 use crate::input::InputBuffer;
 use crate::stream_map::RECORDS_PER_FETCH_MAX;
-use crate::{Direction, TlsPlan, TlsToken};
+use crate::{Direction, TlsPlan, TlsSession, TlsToken};
 
 /// Handshakes begun and not complete, of all clients. Before one more begins, the oldest one that is
 /// waiting for its client is reset. Under a flood of 10,000 handshakes a second that never complete,
@@ -62,6 +62,8 @@ pub(crate) struct Tls {
     owes_close_notify: bool,
     /// The client asked for renegotiation, and was refused.
     pub(crate) has_refused_renegotiation: bool,
+    /// What the handshake agreed on; `None`: it is not complete.
+    pub(crate) session: Option<TlsSession>,
 }
 
 /// The phase of a TLS connection.
@@ -108,6 +110,7 @@ impl Tls {
             key_margin: KEY_MARGIN_RECORDS,
             owes_close_notify: false,
             has_refused_renegotiation: false,
+            session: None,
         }
     }
 

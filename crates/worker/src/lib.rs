@@ -49,8 +49,8 @@ use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
 use session::{
-    AddressConflict, Conductor, ConnectionTrace, ObjectHandle, ReadError, ReadPlan, RequestLog,
-    Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
+    AddressConflict, Conductor, ConnectionTrace, Histograms, ObjectHandle, ReadError, ReadPlan,
+    RequestLog, Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
 };
 use sites::Sites;
 use store::Store;
@@ -730,6 +730,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
     #[must_use]
     pub const fn arena(&self) -> &Arena {
         &self.arena
+    }
+
+    /// How long things took so far.
+    #[must_use]
+    pub const fn histograms(&self) -> &Histograms {
+        self.conductor.histograms()
     }
 
     /// Every counter of every room, in a fixed order, each name once.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{self, SystemTime};
 
 use clock::Instant;
+use session::Histograms;
 use tracing::warn;
 
 use crate::doctor::tree::Tree;
@@ -212,13 +213,15 @@ impl Publisher {
         now: Instant,
         progressed: bool,
         connections: usize,
-        counters: impl FnOnce() -> Vec<Pair>,
+        counters: impl FnOnce() -> (Vec<Pair>, Histograms),
     ) {
         self.page.beat(now, connections);
         self.is_changed |= progressed;
         let is_due = self.has_readers && self.is_changed;
         if is_due && now >= self.published_at + PUBLISH_EVERY {
-            self.page.publish(&counters());
+            let (pairs, histograms) = counters();
+            self.page.publish(&pairs);
+            self.page.publish_histograms(&histograms);
             self.published_at = now;
             self.is_changed = false;
         }
@@ -230,6 +233,7 @@ mod tests {
     use std::cell::Cell;
 
     use clock::{Duration, Instant};
+    use session::Histograms;
 
     use super::{Monitoring, Publisher, request_log};
     use crate::observe::metrics::PUBLISH_EVERY;
@@ -245,7 +249,7 @@ mod tests {
         let mut round = |at, progressed| {
             publisher.on_round(at, progressed, 3, || {
                 asked.set(asked.get() + 1);
-                vec![("a_count", asked.get())]
+                (vec![("a_count", asked.get())], Histograms::default())
             });
             assert_eq!(page.connections(), 3);
             page.pairs().next().unwrap().1

@@ -409,7 +409,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let (worker, counters) = (&self.worker, &self.counters);
         let connections = worker.connection_count();
         self.publisher.on_round(now, progressed, connections, || {
-            all_counters(worker, counters)
+            (all_counters(worker, counters), worker.histograms().clone())
         });
         while let Some(Warning { severity, text }) = self.worker.poll_warning(now) {
             match severity {

@@ -168,7 +168,7 @@ impl Conductor {
             client
                 .stream
                 .release(client.tcp.acknowledged(), &mut self.released);
-            self.telemetry.log_acknowledged(client);
+            self.telemetry.log_acknowledged(now, client);
         }
         match arrival.outcome {
             Outcome::Open => self.batch.touched.push(index),
@@ -338,7 +338,7 @@ impl Conductor {
             .record(now, &client, || TraceEvent::Ended(end));
         self.handshakes.forget(&client, index);
         self.telemetry
-            .log_departure(&mut client, &self.config.sites);
+            .log_departure(now, &mut client, &self.config.sites);
         client.stream.release_all(&mut self.released);
         for fetch in client.fetches {
             if let FetchState::Ready(Some(arrived)) = fetch.state {

@@ -78,7 +78,7 @@ impl Conductor {
         let client = self.connections.clients.entry_mut(index)?;
         let id = self.reads.next_fetch();
         let claim = client.tcp.claim(now, demand, plan.range.end);
-        let read = client.begin(id, plan, claim, index, slot);
+        let read = client.begin(now, id, plan, claim, index, slot);
         if let Some(read) = &read {
             self.telemetry
                 .record(now, client, || TraceEvent::ReadBegun {
@@ -159,6 +159,10 @@ impl Conductor {
             arena.release(result.map_or_else(|(slot, _)| slot, FilledSlot::into_free));
             return false;
         };
+        if let FetchState::Reading(since) = fetch.state {
+            let times = &mut self.telemetry.histograms.disk_read_seconds;
+            times.record(now.since(since));
+        }
         let peer = tuple.peer;
         let needed = fetch.plan.needed_bytes();
         let is_whole = |slot: &FilledSlot| u64::from(slot.filled_bytes()) >= needed;
@@ -240,6 +244,7 @@ impl Client {
     /// Begins a fetch; returns the read it needs.
     fn begin(
         &mut self,
+        now: Instant,
         id: u32,
         plan: FetchPlan,
         claim: Claim,
@@ -247,7 +252,7 @@ impl Client {
         slot: Option<FreeSlot>,
     ) -> Option<ReadPlan> {
         let state = match slot {
-            Some(_) => FetchState::Reading,
+            Some(_) => FetchState::Reading(now),
             None => FetchState::Ready(None),
         };
         self.fetches.push_back(Fetch {

@@ -8,7 +8,7 @@ use http::{Coding, Method, Parsed, Request, Status};
 use sites::Verdict;
 
 use super::Conductor;
-use crate::client::{Client, Exchange, HeldRequest};
+use crate::client::{Client, Exchange, HeldRequest, low_micros};
 use crate::{Config, LookupPlan, LookupToken, TlsToken};
 
 impl Conductor {
@@ -58,6 +58,7 @@ impl Conductor {
                     return;
                 }
             };
+            client.asked_us = low_micros(now);
             self.telemetry.counters.http_request_count += 1;
             self.telemetry.counters.http_parse_bytes += head_bytes as u64;
             let held = HeldRequest {

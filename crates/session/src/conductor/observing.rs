@@ -39,7 +39,8 @@ impl Conductor {
 
 impl Client {
     fn listed(&self, now: Instant) -> ListedConnection {
-        let is_reading = |fetch: &&crate::fetch::Fetch| matches!(fetch.state, FetchState::Reading);
+        let is_reading =
+            |fetch: &&crate::fetch::Fetch| matches!(fetch.state, FetchState::Reading(_));
         ListedConnection {
             tuple: self.tcp.tuple(),
             is_tls: self.tls.is_some(),

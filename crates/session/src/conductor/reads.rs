@@ -128,7 +128,7 @@ impl Client {
     /// Whether a read for this client is under way on another device.
     fn is_reading_from_another(&self, device: DeviceIndex) -> bool {
         self.fetches.iter().any(|fetch| {
-            let is_reading = matches!(fetch.state, FetchState::Reading);
+            let is_reading = matches!(fetch.state, FetchState::Reading(_));
             let read = fetch.plan.read.filter(|_| is_reading);
             read.is_some_and(|read| read.object.device != device)
         })

@@ -1,5 +1,6 @@
 //! Replies: what the store answered to a request's look-up is queued for its client.
 
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use clock::{Duration, Instant};
@@ -9,7 +10,7 @@ use tcp::StreamRange;
 
 use super::Conductor;
 use super::input::untoken;
-use crate::client::{Client, Exchange, HeldRequest};
+use crate::client::{Client, Exchange, HeldRequest, low_micros};
 use crate::fetch::ReadShape;
 use crate::stream_map::{Layout, ObjectPlace};
 use crate::{LookupError, LookupToken, Object, TraceEvent};
@@ -143,18 +144,24 @@ impl Conductor {
         self.draft.clear();
         let ReplyDraft { text, parts, .. } = &mut self.draft;
         http::error_reply(status, head_only, true, &options, text, parts);
-        self.telemetry
-            .log_request(client, None, status.code(), &self.draft);
+        client.asked_us = low_micros(now);
         self.telemetry.counters.http_reply_count += 1;
         self.telemetry.counters.http_error_count += 1;
-        self.push_reply(now, index, None);
+        self.push_reply(now, index, None, None, status.code());
         if let Some(client) = self.connections.clients.entry_mut(index) {
             client.stop_taking_requests();
         }
     }
 
-    /// Queues the reply in the draft.
-    fn push_reply(&mut self, now: Instant, index: u32, object: Option<ObjectPlace>) {
+    /// Queues the reply in the draft. `asked` is that of [`super::telemetry::Telemetry::log_request`].
+    fn push_reply(
+        &mut self,
+        now: Instant,
+        index: u32,
+        object: Option<ObjectPlace>,
+        asked: Option<(IpAddr, usize)>,
+        status: u16,
+    ) {
         let frame_bytes = self.frame_bytes();
         let Some(client) = self.connections.clients.entry_mut(index) else {
             return;
@@ -164,9 +171,11 @@ impl Conductor {
         let bytes = client.stream.push_reply(text, parts, object, layout);
         let start = client.tcp.end();
         client.tcp.append(now, bytes);
-        self.telemetry.record(now, client, || TraceEvent::Queued {
-            range: StreamRange::new(start, start + bytes),
-        });
+        let range = StreamRange::new(start, start + bytes);
+        self.telemetry
+            .log_request(now, client, asked, status, &self.draft, range);
+        self.telemetry
+            .record(now, client, || TraceEvent::Queued { range });
     }
 
     /// Has `write` answer the request at the start of the input, and queues what it wrote. A reply that needs a
@@ -210,10 +219,8 @@ impl Conductor {
         let status = reply.status.code();
         let source = (self.config.sites).source(&request, client.source());
         let asked = (source, usize::from(held.head_bytes));
-        self.telemetry
-            .log_request(client, Some(asked), status, &self.draft);
         client.begin_rate(client.tcp.end(), rate, self.config.tcp.rate_max);
-        self.push_reply(now, index, place);
+        self.push_reply(now, index, place, Some(asked), status);
         if held.beginnings == 0 {
             self.telemetry.counters.http_reply_count += 1;
         }
@@ -234,11 +241,15 @@ impl Conductor {
         }
     }
 
-    /// The client was sent something: if the reply to its last request has begun, the next request is taken.
+    /// The client may have been sent something: if the reply to its last request has begun, the next request is
+    /// taken.
     pub(super) fn end_begun_request(&mut self, now: Instant, index: u32) {
         let client = self.connections.clients.entry_mut(index);
-        if let Some(client) = client
-            && let Exchange::Unsent(held) = client.exchange
+        let Some(client) = client else { return };
+        if client.has_unbegun_reply {
+            self.telemetry.note_begun(now, client);
+        }
+        if let Exchange::Unsent(held) = client.exchange
             && client.unsent().is_none()
         {
             client.end_request(held);

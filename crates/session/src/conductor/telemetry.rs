@@ -1,7 +1,7 @@
 //! What is told of clients while they are served: counters, warnings, the access log and the trace.
 //!
 //! It refuses nothing and decides nothing: a client is served alike whoever listens. Bounds: a warning of
-//! each kind, and what a client's [`LoggedReplies`](crate::request_log::LoggedReplies) keep.
+//! each kind, and what a client's [`Replies`](crate::request_log::Replies) keep.
 
 use core::net::IpAddr;
 
@@ -15,15 +15,16 @@ use super::Conductor;
 use super::replies::ReplyDraft;
 use crate::client::{Client, Exchange};
 use crate::connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
-use crate::counters::Counters;
-use crate::request_log::UnsentBytes;
+use crate::counters::{Counters, Histograms};
+use crate::request_log::{Reply, UnsentBytes};
 use crate::warning::PendingWarnings;
-use crate::{LoggedRequest, RequestLog, STATUS_CLIENT_LEFT, Warning};
+use crate::{LoggedRequest, ReplyEnd, RequestLog, STATUS_CLIENT_LEFT, Warning};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Telemetry {
     pub(super) counters: Counters,
+    pub(super) histograms: Histograms,
     /// Events that harmed clients since the last poll.
     warnings: PendingWarnings,
     /// Receives every request; `None`: requests are not logged.
@@ -37,6 +38,12 @@ impl Conductor {
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.telemetry.counters
+    }
+
+    /// How long things took so far.
+    #[must_use]
+    pub const fn histograms(&self) -> &Histograms {
+        &self.telemetry.histograms
     }
 
     /// An event that harmed a client: the last one of its kind, and how many of that kind there were
@@ -142,59 +149,91 @@ impl Telemetry {
         trace.record(now, &tuple, &TraceEvent::Evaluated(&info));
     }
 
-    /// `reply` is about to be queued. `asked`: who asks, and how many bytes of the input its request is; `None`: the
-    /// peer, and all of it.
+    /// The reply in `draft` was queued in `range` of the stream. `asked`: who asks, and how many bytes of the
+    /// input its request is; `None`: the peer, and all of it.
     pub(super) fn log_request(
         &mut self,
+        now: Instant,
         client: &mut Client,
         asked: Option<(IpAddr, usize)>,
         status: u16,
-        reply: &ReplyDraft,
+        draft: &ReplyDraft,
+        range: StreamRange,
     ) {
-        let Some(log) = self.request_log.as_deref_mut() else {
-            return;
-        };
-        let request = client.logged_request(asked, status);
-        let name = log.begin(&request);
-        client.logged.push(name, &reply.text, &reply.parts);
+        let name = self.request_log.as_deref_mut().and_then(|log| {
+            let request = client.logged_request(asked, status);
+            log.begin(&request)
+        });
+        let retransmitted = client.tcp.retransmitted_bytes();
+        let parts = (draft.text.as_slice(), draft.parts.as_slice());
+        let asked_at = now - client.asked_for(now);
+        let reply = Reply::new(name, asked_at, range, retransmitted, parts);
+        client.replies.push(reply);
+        client.has_unbegun_reply = true;
     }
 
     /// The reply that was queued last was taken back: its request is logged when it is answered again.
     pub(super) fn forget_last_request(&mut self, client: &mut Client) {
-        if let Some(log) = self.request_log.as_deref_mut() {
-            client.logged.forget_last(log);
+        let name = client.replies.forget_last();
+        if let (Some(log), Some(name)) = (&mut self.request_log, name) {
+            log.forget(name);
         }
     }
 
-    /// The client has acknowledged all of some replies: logs their end.
-    pub(super) fn log_acknowledged(&mut self, client: &mut Client) {
-        if let Some(log) = self.request_log.as_deref_mut() {
-            client.logged.end_first(client.stream.replies(), log);
+    /// The client was sent something, and a reply had not begun before.
+    pub(super) fn note_begun(&mut self, now: Instant, client: &mut Client) {
+        let times = &mut self.histograms.http_first_byte_seconds;
+        let sent = client.tcp.sent();
+        client.has_unbegun_reply = client.replies.begin(now, sent, |time| times.record(time));
+    }
+
+    /// The client has acknowledged all of some replies: they are over.
+    pub(super) fn log_acknowledged(&mut self, now: Instant, client: &mut Client) {
+        while let Some(reply) = client.replies.pop_first(client.stream.replies()) {
+            let end = self.log_end(now, client, &reply);
+            self.histograms.http_last_byte_seconds.record(end.last_byte);
         }
     }
 
-    /// Whether requests are logged.
-    pub(super) const fn logs_requests(&self) -> bool {
-        self.request_log.is_some()
+    /// A reply is over.
+    fn log_end(&mut self, now: Instant, client: &Client, reply: &Reply) -> ReplyEnd {
+        let rtt = client.tcp.smoothed_rtt();
+        let end = reply.end(
+            now,
+            client.tcp.sent(),
+            client.tcp.retransmitted_bytes(),
+            rtt,
+        );
+        if let Some(rtt) = rtt {
+            self.histograms.tcp_rtt_seconds.record(rtt);
+        }
+        if let (Some(log), Some(name)) = (&mut self.request_log, reply.name) {
+            log.end(name, &end);
+        }
+        end
     }
 
-    /// The end of the client's stream was cut off, with what it had of objects: logs the end of the replies
-    /// that were in it.
-    pub(super) fn log_cut(&mut self, client: &mut Client, unsent: &UnsentBytes) {
-        if let Some(log) = self.request_log.as_deref_mut() {
-            client.logged.cut(unsent);
-            client.logged.end_last(client.stream.replies(), log);
+    /// The end of the client's stream was cut off, with what it had of objects: the replies that were in it
+    /// are over.
+    pub(super) fn log_cut(&mut self, now: Instant, client: &mut Client, unsent: &UnsentBytes) {
+        client.replies.cut(unsent);
+        while let Some(reply) = client.replies.pop_last(client.stream.replies()) {
+            self.log_end(now, client, &reply);
         }
     }
 
-    /// The client leaves: logs the end of its replies.
-    pub(super) fn log_departure(&mut self, client: &mut Client, sites: &Sites) {
+    /// The client leaves: its replies are over.
+    pub(super) fn log_departure(&mut self, now: Instant, client: &mut Client, sites: &Sites) {
+        if !client.replies.is_empty() {
+            let unsent = client.stream.content_behind(client.tcp.sent());
+            client.replies.cut(&unsent);
+        }
+        while let Some(reply) = client.replies.pop_first(0) {
+            self.log_end(now, client, &reply);
+        }
         let Some(log) = self.request_log.as_deref_mut() else {
             return;
         };
-        let unsent = client.stream.content_behind(client.tcp.sent());
-        client.logged.cut(&unsent);
-        client.logged.end_first(0, log);
         if let Exchange::LookUp(held) | Exchange::Changed(_, held) = client.exchange {
             let peer = client.source();
             let source = match http::parse_request(client.input.as_slice()) {
@@ -204,7 +243,12 @@ impl Telemetry {
             let asked = (source, usize::from(held.head_bytes));
             let request = client.logged_request(Some(asked), STATUS_CLIENT_LEFT);
             if let Some(name) = log.begin(&request) {
-                log.end(name, 0);
+                let end = ReplyEnd {
+                    last_byte: client.asked_for(now),
+                    smoothed_rtt: client.tcp.smoothed_rtt(),
+                    ..ReplyEnd::default()
+                };
+                log.end(name, &end);
             }
         }
     }
@@ -229,6 +273,7 @@ impl Client {
             peer,
             status,
             text: HeadText::find(input.get(..head_bytes).unwrap_or_default()),
+            tls: self.tls.as_ref().and_then(|tls| tls.session),
         }
     }
 }

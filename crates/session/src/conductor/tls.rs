@@ -11,7 +11,7 @@ use super::Conductor;
 use crate::client::{Client, Exchange};
 use crate::stream_map::Sealing;
 use crate::tls::{KEY_UPDATE_TEXT, Phase, Stage, Tls, plain_alert};
-use crate::{Config, Direction, TlsAnswer, TlsPlan, TlsToken, Warning};
+use crate::{Config, Direction, TlsAnswer, TlsPlan, TlsSession, TlsToken, Warning};
 
 impl Conductor {
     /// The next plan for the handshaker, except those of [`Conductor::poll_hello`]: dropping the
@@ -69,8 +69,19 @@ impl Conductor {
                 client.push_flight(now, &flight);
                 self.telemetry.counters.tls_handshake_count += 1;
                 self.telemetry.counters.tls_resumed_count += u64::from(is_resumed);
+                if let Some(since) = client.handshaking_since() {
+                    let times = &mut self.telemetry.histograms.tls_handshake_seconds;
+                    times.record(now.since(since));
+                }
                 self.handshakes.leave(client);
                 client.open_session(now, &self.config, &send, &receive, content_bytes_max);
+                if let Some(tls) = &mut client.tls {
+                    let version = send.0.version();
+                    tls.session = Some(TlsSession {
+                        version,
+                        is_resumed,
+                    });
+                }
             }
             TlsAnswer::Refused { flight } => {
                 self.refuse_handshake(now, token.index, &flight);
@@ -221,12 +232,9 @@ impl Conductor {
             return;
         }
         let claimed = client.tcp.claimed_once();
-        let is_logged = self.telemetry.logs_requests();
-        let unsent = is_logged.then(|| client.stream.content_behind(claimed));
+        let unsent = client.stream.content_behind(claimed);
         let dropped = client.stream.truncate(claimed, &mut self.released);
-        if let Some(unsent) = unsent {
-            self.telemetry.log_cut(client, &unsent);
-        }
+        self.telemetry.log_cut(now, client, &unsent);
         client.tcp.withdraw(dropped);
         client.push_record(now, ContentType::Alert, &alert.to_bytes());
     }

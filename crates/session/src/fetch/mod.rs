@@ -16,6 +16,7 @@
 //!   one full fetch and below the pacing quantum. ACKs that arrive together then cause one read
 //!   instead of many, and more than two thirds of the window are still outstanding meanwhile.
 
+use clock::Instant;
 use memory::FilledSlot;
 use tcp::{Claim, Demand, StreamOffset, StreamRange};
 
@@ -95,8 +96,8 @@ pub(crate) struct Fetch {
 /// Where a fetch's bytes are.
 #[derive(Debug)]
 pub(crate) enum FetchState {
-    /// The read is under way; the device owns the slot.
-    Reading,
+    /// The read is under way, since this time; the device owns the slot.
+    Reading(Instant),
     /// The bytes are in memory; `None` for text only.
     Ready(Option<Arrived>),
 }

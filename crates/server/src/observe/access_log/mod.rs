@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use clock::Instant;
-use session::{LoggedRequest, RequestLog, RequestName};
+use session::{LoggedRequest, ReplyEnd, RequestLog, RequestName};
 use tracing::{info, warn};
 
 use crate::failure::Failure;
@@ -274,11 +274,11 @@ impl RequestLog for AccessLog {
         Some(RequestName(name))
     }
 
-    fn end(&mut self, name: RequestName, body_bytes: u64) {
+    fn end(&mut self, name: RequestName, end: &ReplyEnd) {
         let line = self.take(name);
         let now = (self.clock)();
         self.output
-            .push(line.finish(now, &mut self.times, body_bytes));
+            .push(line.finish(now, &mut self.times, end.body_bytes));
     }
 
     fn forget(&mut self, name: RequestName) {

@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time;
 
 use clock::{Duration, Instant};
+use counters::Histogram;
+use session::Histograms;
 
 use crate::observe::report::Pair;
 
@@ -44,6 +46,7 @@ pub(crate) enum Health {
 pub(crate) struct Page {
     names: Vec<&'static str>,
     values: Vec<AtomicU64>,
+    histograms: [[AtomicU64; Histogram::VALUES]; Histograms::COUNT],
     /// The worker's time at its last round, nanoseconds.
     round_at: AtomicU64,
     /// Its connections then.
@@ -62,6 +65,7 @@ impl Page {
         let page = Self {
             names: pairs.iter().map(|(name, _)| *name).collect(),
             values: pairs.iter().map(|_| AtomicU64::new(0)).collect(),
+            histograms: Default::default(),
             round_at: AtomicU64::new(0),
             connections: AtomicUsize::new(0),
             is_leaving: AtomicBool::new(false),
@@ -82,6 +86,23 @@ impl Page {
         for (place, (_, value)) in self.values.iter().zip(pairs) {
             place.store(*value, Ordering::Relaxed);
         }
+    }
+
+    /// Copies the histograms.
+    pub(crate) fn publish_histograms(&self, histograms: &Histograms) {
+        for (places, histogram) in self.histograms.iter().zip(histograms.each()) {
+            for (place, value) in places.iter().zip(histogram.values()) {
+                place.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The histograms as they were published last, in the order of [`Histograms::each`].
+    pub(crate) fn histograms(&self) -> [Histogram; Histograms::COUNT] {
+        self.histograms.each_ref().map(|places| {
+            let values = places.each_ref();
+            Histogram::from_values(values.map(|value| value.load(Ordering::Relaxed)))
+        })
     }
 
     /// The worker has made a round, and has so many connections.

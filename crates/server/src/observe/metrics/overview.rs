@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use counters::{CounterSet as _, counters};
+use counters::{CounterSet as _, Histogram, Meaning, Value as _, counters};
+use session::Histograms;
 
 use super::links::LinkInfo;
 use super::memory_traffic::MemoryTraffic;
@@ -119,6 +120,17 @@ impl Overview {
     pub(crate) fn pairs(&self) -> Vec<Pair> {
         let published = self.workers.iter().map(|page| page.pairs().collect());
         self.outputs.with_own(sum(published))
+    }
+
+    /// What the workers' histograms mean, and all of each together.
+    pub(crate) fn histograms(&self) -> impl Iterator<Item = (&'static Meaning, Histogram)> {
+        let mut sums = [Histogram::ZERO; Histograms::COUNT];
+        for page in &self.workers {
+            for (sum, histogram) in sums.iter_mut().zip(page.histograms()) {
+                *sum = sum.plus(&histogram);
+            }
+        }
+        Histograms::MEANINGS.iter().zip(sums)
     }
 
     /// That of the worker who is worst off.

@@ -15,7 +15,7 @@ use super::text::family_of;
 use crate::run;
 
 /// The structs, in the order of the page.
-const SETS: [&[Meaning]; 10] = [
+const SETS: [&[Meaning]; 11] = [
     worker::Counters::MEANINGS,
     worker::LookupCounters::MEANINGS,
     run::Counters::MEANINGS,
@@ -26,10 +26,11 @@ const SETS: [&[Meaning]; 10] = [
     store::Counters::MEANINGS,
     HandshakeCounters::MEANINGS,
     session::Counters::MEANINGS,
+    session::Histograms::MEANINGS,
 ];
 
 /// Every counter.
-fn all() -> impl Iterator<Item = &'static Meaning> {
+pub(super) fn all() -> impl Iterator<Item = &'static Meaning> {
     SETS.into_iter().flatten()
 }
 
@@ -46,11 +47,12 @@ pub(crate) fn markdown() -> String {
         String::from("| On stderr | At `/metrics` | Kind | Meaning |\n|---|---|---|---|\n");
     for Meaning { name, kind, help } in all() {
         let family = family_of(name);
-        let (sample, kind) = match kind {
-            Kind::Counter => (format!("{family}_total"), "counter"),
-            Kind::Gauge => (family, "gauge"),
+        let (name, sample, kind) = match kind {
+            Kind::Counter => (format!("`{name}`"), format!("{family}_total"), "counter"),
+            Kind::Gauge => (format!("`{name}`"), family, "gauge"),
+            Kind::Histogram => ("-".to_owned(), family, "histogram"),
         };
-        let _ = writeln!(text, "| `{name}` | `{sample}` | {kind} | {help} |");
+        let _ = writeln!(text, "| {name} | `{sample}` | {kind} | {help} |");
     }
     text
 }

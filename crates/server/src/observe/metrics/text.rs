@@ -1,11 +1,12 @@
 //! OpenMetrics text, version 1.0.0, which Prometheus and compatible systems read.
 //!
 //! Each counter is a metric family of its own. Its name is `atlas_` and the counter's, without
-//! `_count`: OpenMetrics puts `_total` behind a counter's samples. What may fall is a gauge.
+//! `_count`: OpenMetrics puts `_total` behind a counter's samples. What may fall is a gauge. A counter of
+//! microseconds is told in seconds, the base unit.
 
 use std::fmt::{Display, Write as _};
 
-use counters::Kind;
+use counters::{Histogram, Kind, Meaning};
 
 use super::links;
 use super::memory_traffic;
@@ -66,6 +67,9 @@ pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
     for pair in overview.pairs() {
         text.counter(pair);
     }
+    for (meaning, histogram) in overview.histograms() {
+        text.histogram(meaning, &histogram);
+    }
     text.0.push_str("# EOF\n");
     text.0
 }
@@ -73,10 +77,27 @@ pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
 /// The name of a counter's metric family.
 #[must_use]
 pub(crate) fn family_of(counter: &str) -> String {
-    format!(
-        "atlas_{}",
-        counter.strip_suffix("_count").unwrap_or(counter)
-    )
+    match counter.strip_suffix(MICROSECONDS) {
+        Some(name) => format!("atlas_{name}_seconds"),
+        None => format!(
+            "atlas_{}",
+            counter.strip_suffix("_count").unwrap_or(counter)
+        ),
+    }
+}
+
+/// The end of the name of a counter of microseconds.
+const MICROSECONDS: &str = "_us";
+
+/// A bucket's bound in seconds, with no more digits than it needs, but with one behind the point.
+fn bound_text(bound_us: u64) -> String {
+    let text = Seconds(bound_us).to_string();
+    let short = text.trim_end_matches('0');
+    if short.ends_with('.') {
+        format!("{short}0")
+    } else {
+        short.to_owned()
+    }
 }
 
 /// Microseconds, written as seconds.
@@ -99,13 +120,34 @@ impl Text {
         match meaning.map_or(Kind::Counter, |meaning| meaning.kind) {
             Kind::Counter => {
                 self.family(&family, "counter", help);
-                self.sample(&format!("{family}_total"), "", value);
+                let sample = format!("{family}_total");
+                if name.ends_with(MICROSECONDS) {
+                    self.sample(&sample, "", Seconds(value));
+                } else {
+                    self.sample(&sample, "", value);
+                }
             }
-            Kind::Gauge => {
+            // Histograms are no pairs.
+            Kind::Gauge | Kind::Histogram => {
                 self.family(&family, "gauge", help);
                 self.sample(&family, "", value);
             }
         }
+    }
+
+    fn histogram(&mut self, meaning: &Meaning, histogram: &Histogram) {
+        let family = family_of(meaning.name);
+        self.family(&family, "histogram", meaning.help);
+        let bucket = format!("{family}_bucket");
+        let mut all = 0;
+        for (bound_us, count) in histogram.at_most() {
+            let bound = bound_us.map_or_else(|| "+Inf".to_owned(), bound_text);
+            self.sample(&bucket, &format!("{{le=\"{bound}\"}}"), count);
+            all = count;
+        }
+        let sum = Seconds(histogram.sum_ns() / 1_000);
+        self.sample(&format!("{family}_sum"), "", sum);
+        self.sample(&format!("{family}_count"), "", all);
     }
 
     /// The lines about a family. Its unit is the last word of its name, where that is one of the
@@ -133,9 +175,16 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use clock::Duration;
+    use counters::Kind;
+    use session::Histograms;
+
     use super::{encode, family_of};
     use crate::observe::metrics::Page;
     use crate::observe::metrics::overview::tests::overview;
+    use crate::observe::metrics::table::all;
     use crate::start::host::CpuTimes;
 
     #[test]
@@ -145,8 +194,19 @@ mod tests {
             ("link_received_bytes", u64::MAX),
             ("memory_free_slots", 3),
             ("nobody_knows_count", 1),
+            ("server_lent_slots_us", 2_000_003),
         ];
-        let overview = overview(vec![Page::new(&pairs, std::time::Instant::now())]);
+        let page = || {
+            let page = Page::new(&pairs, std::time::Instant::now());
+            let mut histograms = Histograms::default();
+            let times = &mut histograms.http_first_byte_seconds;
+            times.record(Duration::from_micros(50));
+            times.record(Duration::from_millis(1_500));
+            times.record(Duration::from_secs(601));
+            page.publish_histograms(&histograms);
+            page
+        };
+        let overview = overview(vec![page()]);
         let cpu = CpuTimes {
             user_us: 1_000_001,
             system_us: 999_999,
@@ -169,6 +229,15 @@ mod tests {
             "# TYPE atlas_memory_free_slots gauge\n",
             "\natlas_memory_free_slots 3\n",
             "# TYPE atlas_nobody_knows counter\natlas_nobody_knows_total 1\n",
+            "# TYPE atlas_server_lent_slots_seconds counter\n# UNIT atlas_server_lent_slots_seconds seconds\n",
+            "\natlas_server_lent_slots_seconds_total 2.000003\n",
+            "# TYPE atlas_http_first_byte_seconds histogram\n# UNIT atlas_http_first_byte_seconds seconds\n",
+            "\natlas_http_first_byte_seconds_bucket{le=\"0.00005\"} 1\n\
+             atlas_http_first_byte_seconds_bucket{le=\"0.0001\"} 1\n",
+            "_bucket{le=\"1.0\"} 1\natlas_http_first_byte_seconds_bucket{le=\"2.5\"} 2\n",
+            "_bucket{le=\"600.0\"} 2\natlas_http_first_byte_seconds_bucket{le=\"+Inf\"} 3\n\
+             atlas_http_first_byte_seconds_sum 602.500050\natlas_http_first_byte_seconds_count 3\n",
+            "\natlas_disk_read_seconds_bucket{le=\"+Inf\"} 0\n",
         ] {
             assert!(text.contains(part), "no {part:?} in:\n{text}");
         }
@@ -180,5 +249,36 @@ mod tests {
     fn a_family_is_named_after_its_counter() {
         assert_eq!(family_of("tcp_open_count"), "atlas_tcp_open");
         assert_eq!(family_of("tcp_send_bytes"), "atlas_tcp_send_bytes");
+        assert_eq!(family_of("a_cost_us"), "atlas_a_cost_seconds");
+    }
+
+    /// The names of metrics in a text.
+    fn metrics_in(text: &str) -> BTreeSet<&str> {
+        let is_end = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+        let words = text.split(is_end);
+        words.filter(|word| word.starts_with("atlas_")).collect()
+    }
+
+    #[test]
+    fn every_metric_of_the_dashboard_and_the_alerts_is_exported() {
+        let counters = all().filter(|meaning| meaning.kind != Kind::Histogram);
+        let pairs: Vec<_> = counters.map(|meaning| (meaning.name, 0)).collect();
+        let overview = overview(vec![Page::new(&pairs, std::time::Instant::now())]);
+        let cpu = CpuTimes {
+            user_us: 0,
+            system_us: 0,
+        };
+        let text = encode(&overview, Some(cpu));
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let exported: BTreeSet<_> = samples.flat_map(metrics_in).collect();
+        let dashboard = include_str!("../../../../../dist/grafana-dashboard.json");
+        let json: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+        assert!(json["panels"].as_array().unwrap().len() > 10);
+        for text in [dashboard, include_str!("../../../../../dist/alerts.yml")] {
+            let named = metrics_in(text);
+            assert!(named.len() > 10, "{named:?}");
+            let unknown: Vec<_> = named.difference(&exported).collect();
+            assert!(unknown.is_empty(), "not exported: {unknown:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use wire::TcpFlags;
 
 use super::tls::{TLS_PORT, TlsPeer, tls_config};
 use super::{Bench, OBJECT_BYTES, PEER_ADDRESS, Peer, config};
-use crate::{LoggedRequest, LookupError, RequestLog, RequestName};
+use crate::{LoggedRequest, LookupError, ReplyEnd, RequestLog, RequestName};
 
 /// A line for each begin and each end, in order.
 type Lines = Rc<RefCell<Vec<String>>>;
@@ -40,8 +40,8 @@ impl RequestLog for Recorder {
         Some(RequestName(self.begun))
     }
 
-    fn end(&mut self, name: RequestName, body_bytes: u64) {
-        let line = format!("{} ends: {body_bytes}", name.0);
+    fn end(&mut self, name: RequestName, end: &ReplyEnd) {
+        let line = format!("{} ends: {}", name.0, end.body_bytes);
         self.lines.borrow_mut().push(line);
     }
 
