@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use clock::UnixTime;
 use http::{
-    Coding, Cors, HEAD_BYTES_MAX, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal,
+    Cmcd, Coding, Cors, HEAD_BYTES_MAX, HeadText, Method, ObjectMeta, Parsed, Part, REPLY_TEXT_BYTES_MAX, Refusal,
     ReplyConfig, ReplyOptions, Request, Status, TARGET_BYTES_MAX, coded_reply, directory_reply,
     error_page_reply, error_reply, parse_request,
 };
@@ -22,6 +22,9 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&[cut_high, cut_low, object, wishes], input)) = bytes.split_first_chunk() else {
         return;
     };
+    if let Some(Cmcd { session, .. }) = Cmcd::find(&HeadText::find(input)) {
+        assert!(session.is_none_or(|session| session.len() <= 64));
+    }
     let verdict = parse_request(input);
     let cut = usize::from(u16::from_be_bytes([cut_high, cut_low]));
     let earlier = parse_request(&input[..cut.min(input.len())]);

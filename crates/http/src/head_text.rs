@@ -1,4 +1,4 @@
-//! The text of a request head for the access log: the request line and three fields, unchanged.
+//! The text of a request head for the access log: the request line and some fields, unchanged.
 //!
 //! It is apart from [`crate::parse_request`], because a request that was refused is logged too: it
 //! takes bytes of any kind, whole or cut anywhere, and refuses nothing. It looks at no more than
@@ -19,6 +19,9 @@ pub struct HeadText<'a> {
     pub referer: Option<&'a [u8]>,
     /// The value of the first `User-Agent` field whose line is complete.
     pub user_agent: Option<&'a [u8]>,
+    /// The values of the first `CMCD-Request`, `CMCD-Object`, `CMCD-Status` and `CMCD-Session` fields whose
+    /// lines are complete ([`crate::Cmcd`]).
+    pub cmcd: [Option<&'a [u8]>; 4],
 }
 
 impl<'a> HeadText<'a> {
@@ -50,8 +53,12 @@ impl<'a> HeadText<'a> {
     }
 
     fn take_field(&mut self, line: &'a [u8]) {
-        // Most fields are neither: the first letter excludes them.
+        // Most fields are none of these: the first letter excludes them.
         let place = match line.first().map(u8::to_ascii_lowercase) {
+            Some(b'c') if has_name(line, b"cmcd-request") => &mut self.cmcd[0],
+            Some(b'c') if has_name(line, b"cmcd-object") => &mut self.cmcd[1],
+            Some(b'c') if has_name(line, b"cmcd-status") => &mut self.cmcd[2],
+            Some(b'c') if has_name(line, b"cmcd-session") => &mut self.cmcd[3],
             Some(b'h') if has_name(line, b"host") => &mut self.host,
             Some(b'r') if has_name(line, b"referer") => &mut self.referer,
             Some(b'u') if has_name(line, b"user-agent") => &mut self.user_agent,

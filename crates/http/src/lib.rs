@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod cmcd;
 mod coding;
 mod conditional;
 mod content_type;
@@ -35,6 +36,7 @@ mod validators;
 
 use clock::UnixTime;
 
+pub use cmcd::Cmcd;
 pub use coding::{CODINGS_MAX, Coding, Codings};
 pub use content_type::{
     CONTENT_TYPE_BYTES_MAX, ContentTypeProblem, ContentTypes, EXTENSION_BYTES_MAX, OWN_TYPES_MAX,

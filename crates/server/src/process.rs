@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
 
 /// Serves until a signal or a fault ends it.
 fn serve(settings: &Settings) -> Result<(), Failure> {
-    log::init(settings.log);
+    log::init(settings.log, settings.log_format);
     log::install_panic_hook();
     let outcome = start::serve(settings);
     log::close();
@@ -69,13 +69,13 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
 
 /// Looks whether it could serve, and touches nothing.
 fn check(settings: &Settings) -> Result<(), Failure> {
-    log::init(settings.log);
+    log::init(settings.log, settings.log_format);
     start::check(settings)
 }
 
 /// Looks at the files that the configuration names; with PATH, at all that a start looks at.
 fn check_file(settings: &Settings, has_path: bool) -> Result<(), Failure> {
-    log::init(settings.log);
+    log::init(settings.log, settings.log_format);
     let found = reload::check(settings)?;
     if has_path {
         return start::check(settings);

@@ -151,6 +151,15 @@ counters! {
         pub http_parse_bytes: u64,
         /// Request heads parsed successfully.
         pub http_request_count: u64,
+        /// Requests with which players told of their playback (`cmcd`).
+        pub http_cmcd_count: u64,
+        /// Requests of `http_cmcd_count` whose player's buffer had run empty since the request before: viewers saw
+        /// it stop (`bs`).
+        pub http_cmcd_starvation_count: u64,
+        /// Requests of `http_cmcd_count` whose player told a throughput that it measured (`mtp`).
+        pub http_cmcd_throughput_count: u64,
+        /// Those throughputs added up, kilobits a second: divided by `http_cmcd_throughput_count`, their mean.
+        pub http_cmcd_throughput_kilobits: u64,
         /// Replies queued, of any status.
         pub http_reply_count: u64,
         /// Replies queued with a status of 400 or above.
@@ -202,6 +211,8 @@ counters! {
         pub http_first_byte_seconds: Histogram,
         /// From a request's head to the acknowledgment of its reply's last byte.
         pub http_last_byte_seconds: Histogram,
+        /// What players said they had buffered when they asked (`cmcd`, `bl`).
+        pub http_cmcd_buffer_seconds: Histogram,
         /// The smoothed RTT of the connection at the end of each reply.
         pub tcp_rtt_seconds: Histogram,
         /// From the TCP handshake to the end of the TLS handshake.
@@ -213,7 +224,7 @@ counters! {
 
 impl Histograms {
     /// Their number.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 
     /// Each, in the order of the fields.
     #[must_use]
@@ -221,6 +232,7 @@ impl Histograms {
         [
             &self.http_first_byte_seconds,
             &self.http_last_byte_seconds,
+            &self.http_cmcd_buffer_seconds,
             &self.tcp_rtt_seconds,
             &self.tls_handshake_seconds,
             &self.disk_read_seconds,

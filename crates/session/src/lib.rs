@@ -69,6 +69,8 @@ pub use warning::Warning;
 /// The conductor's configuration; every size in it is a bound on memory.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Whether what players say of their playback is counted, and passed to the access log ([`http::Cmcd`]).
+    pub reads_cmcd: bool,
     /// Addresses this stack answers for (IPv4 and IPv6).
     pub addresses: Vec<IpAddr>,
     /// Those of them that another station answers ARP and neighbour discovery for: a load balancer, or a router
@@ -137,6 +139,7 @@ impl Default for Config {
     /// the MTU of Ethernet that completes nothing. The seed is no secret.
     fn default() -> Self {
         Self {
+            reads_cmcd: false,
             addresses: Vec::new(),
             virtual_addresses: Vec::new(),
             are_addresses_announced: true,

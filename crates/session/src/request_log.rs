@@ -10,7 +10,7 @@ use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant};
-use http::{HeadText, Part};
+use http::{Cmcd, HeadText, Part};
 use record::Version;
 use tcp::{StreamOffset, StreamRange};
 
@@ -45,6 +45,8 @@ pub struct LoggedRequest<'a> {
     pub text: HeadText<'a>,
     /// How the connection is encrypted; `None`: it is not.
     pub tls: Option<TlsSession>,
+    /// What the player says of its playback, if that is wanted ([`crate::Config::reads_cmcd`]).
+    pub cmcd: Option<&'a Cmcd>,
 }
 
 /// What a TLS handshake agreed on.

@@ -16,13 +16,18 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt as _;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Level, Metadata};
-use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing::{Event, Level, Metadata};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -56,8 +61,97 @@ impl Target for Stderr {
 /// Changes the least severe level that is logged.
 static SET_LEVEL: OnceLock<Box<dyn Fn(LevelFilter) + Send + Sync>> = OnceLock::new();
 
+/// How lines are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// A JSON object each.
+    Json,
+}
+
+impl LogFormat {
+    const ALL: [(&'static str, Self); 2] = [("text", Self::Text), ("json", Self::Json)];
+
+    /// The one of this name.
+    #[must_use]
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find_map(|(known, format)| (known == name).then_some(format))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub(crate) const fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
+/// Lines of JSON are wanted.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Whether each line is a JSON object.
+#[must_use]
+pub(crate) fn is_json() -> bool {
+    IS_JSON.load(Ordering::Relaxed)
+}
+
+/// Writes events as JSON objects: `time`, `level`, `message` and what an event has besides.
+#[derive(Clone, Copy, Debug)]
+struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut members = Members(Map::new());
+        members.0.insert("time".into(), time.into());
+        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        members.0.insert("level".into(), level.into());
+        event.record(&mut members);
+        writeln!(writer, "{}", Value::Object(members.0))
+    }
+}
+
+/// What an event has, by name.
+struct Members(Map<String, Value>);
+
+impl Visit for Members {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let text = format!("{value:?}");
+        self.0.insert(field.name().into(), text.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().into(), value.into());
+    }
+}
+
 /// Begins the log, from this level on: the first call in a process does.
-pub(crate) fn init(level: LevelFilter) {
+pub(crate) fn init(level: LevelFilter, format: LogFormat) {
+    IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
     // Colours only on a terminal, and not if NO_COLOR is set (no-color.org).
     let is_colour_unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let (filter, handle) = reload::Layer::new(level);
@@ -67,10 +161,11 @@ pub(crate) fn init(level: LevelFilter) {
         .with_target(false)
         // It would report a log that cannot be written by `eprintln!`, which panics then.
         .log_internal_errors(false);
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .init();
+    let log = tracing_subscriber::registry().with(filter);
+    match format {
+        LogFormat::Text => log.with(lines).init(),
+        LogFormat::Json => log.with(lines.event_format(JsonLines)).init(),
+    }
     let set = move |level| {
         // The log is there as long as the process.
         let _ = handle.reload(level);
@@ -217,9 +312,55 @@ mod tests {
     use std::fs::File;
     use std::os::linux::fs::MetadataExt as _;
 
-    use tracing::Level;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
 
-    use super::{is_stream, prefix};
+    use tracing::Level;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::{JsonLines, LogFormat, is_stream, prefix};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_event_is_an_object_on_a_line() {
+        let lines = Lines::default();
+        let to = lines.clone();
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || to.clone());
+        let log = tracing_subscriber::registry().with(layer.event_format(JsonLines));
+        tracing::subscriber::with_default(log, || {
+            tracing::warn!(bytes = 7_u64, is_odd = true, "a \"word\"\nand {}", 1);
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(
+            text.ends_with("}\n") && text.matches('\n').count() == 1,
+            "{text}"
+        );
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["level"], "warn");
+        assert_eq!(json["message"], "a \"word\"\nand 1");
+        assert_eq!((&json["bytes"], &json["is_odd"]), (&7.into(), &true.into()));
+        assert!(json["time"].as_str().unwrap().ends_with('Z'), "{text}");
+    }
+
+    #[test]
+    fn formats_have_names() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            assert_eq!(LogFormat::from_name(format.name()), Some(format));
+        }
+        assert_eq!(LogFormat::from_name("JSON"), None);
+    }
 
     #[test]
     fn the_journal_s_stream_is_told_by_device_and_inode() {

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::doctor::tree::Tree;
 use crate::failure::Failure;
-use crate::observe::access_log::{AccessLog, Format, OpenLog};
+use crate::observe::access_log::{AccessLog, LogStyle, OpenLog};
 use crate::observe::connections::Asker;
 use crate::observe::log;
 use crate::observe::metrics::links::LinkInfo;
@@ -31,7 +31,7 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct MonitoringSetup {
     access_log: Option<OpenLog>,
-    access_log_format: Format,
+    log_style: LogStyle,
     metrics: Option<(Listener, Result<MemoryTraffic, String>)>,
 }
 
@@ -45,7 +45,7 @@ impl MonitoringSetup {
         let access_log = settings.access_log.as_ref();
         Ok(Self {
             access_log: access_log.map(|target| target.open(owner)).transpose()?,
-            access_log_format: settings.access_log_format,
+            log_style: settings.log_style,
             metrics: settings.metrics.map(Self::open_metrics).transpose()?,
         })
     }
@@ -80,7 +80,7 @@ impl MonitoringSetup {
     pub(crate) fn start(self, trace: Option<Arc<Output>>) -> Result<Monitoring, Failure> {
         let outputs = Outputs {
             access_log: self.access_log.map(OpenLog::start).transpose()?,
-            access_log_format: self.access_log_format,
+            log_style: self.log_style,
             trace,
         };
         Ok(Monitoring {
@@ -172,7 +172,7 @@ pub(crate) fn request_log(outputs: &Outputs) -> Option<AccessLog> {
     let output = outputs.access_log.as_ref()?;
     Some(AccessLog::new(
         Arc::clone(output),
-        outputs.access_log_format,
+        outputs.log_style,
         SystemTime::now,
     ))
 }

@@ -38,7 +38,11 @@ pub(crate) fn write(word: &str, mut pairs: Vec<Pair>) {
         // A journal keeps it for weeks, and most counters are 0.
         pairs.retain(|(_, value)| *value > 0);
     }
-    let mut text = format!("{}{}", log::priority(Level::INFO), line(word, &pairs));
+    let mut line = line(word, &pairs);
+    if log::is_json() {
+        line = format!("{{\"{word}\":{}}}", line.trim_start_matches(word));
+    }
+    let mut text = format!("{}{line}", log::priority(Level::INFO));
     text.push('\n');
     log::write(text.as_bytes());
 }

@@ -34,7 +34,8 @@ use tracing::level_filters::LevelFilter;
 
 use self::cidr::Cidr;
 use crate::failure::Failure;
-use crate::observe::access_log::{AccessLogTarget, Format};
+use crate::observe::access_log::{AccessLogTarget, LogStyle};
+use crate::observe::log::LogFormat;
 use crate::run::coalescing::Pauses;
 use crate::start::cores;
 use worker::tls::CERTIFICATES_MAX;
@@ -131,7 +132,9 @@ pub(crate) struct Settings {
     /// Where a line for each request is written.
     pub access_log: Option<AccessLogTarget>,
     /// How that line is written.
-    pub access_log_format: Format,
+    pub log_style: LogStyle,
+    /// How the log on stderr is written.
+    pub log_format: LogFormat,
     /// Where metrics and health are answered, through the host's own TCP.
     pub metrics: Option<SocketAddr>,
     /// Whether the page cache may be used where `O_DIRECT` is refused.
@@ -224,7 +227,8 @@ impl Default for Settings {
             pcap: None,
             trace: None,
             access_log: None,
-            access_log_format: Format::default(),
+            log_style: LogStyle::default(),
+            log_format: LogFormat::default(),
             metrics: None,
             buffered: false,
             nvme_passthrough: false,

@@ -16,7 +16,8 @@ use super::UserName;
 use super::file::Amount;
 use super::key::{Key, OFF};
 use crate::failure::Failure;
-use crate::observe::access_log::{AccessLogTarget, Format};
+use crate::observe::access_log::{AccessLogTarget, Fields, Format};
+use crate::observe::log::LogFormat;
 use crate::run::coalescing::Pauses;
 
 /// A value that is set from what was written as `W`.
@@ -169,6 +170,34 @@ impl Place<String> for Format {
             Failure::refused(
                 format!("{origin} {name}: unknown format"),
                 "write combined or json",
+            )
+        })?;
+        Ok(())
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some(format!("\"{}\"", self.name()))
+    }
+}
+
+impl Place<Vec<String>> for Fields {
+    fn set(&mut self, names: Vec<String>, _: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = Self::from_names(&names).map_err(|name| {
+            Failure::refused(
+                format!("{origin} {name}: no such field"),
+                format!("there are {}", Self::known()),
+            )
+        })?;
+        Ok(())
+    }
+}
+
+impl Place<String> for LogFormat {
+    fn set(&mut self, name: String, _: &Key, origin: &Origin) -> Result<(), Failure> {
+        *self = Self::from_name(&name).ok_or_else(|| {
+            Failure::refused(
+                format!("{origin} {name}: unknown format"),
+                "write text or json",
             )
         })?;
         Ok(())

@@ -357,12 +357,24 @@ settings! {
             access_log: Option<PathBuf>,
         };
 
-    ACCESS_LOG_FORMAT = access_log_format: String => access_log_format,
+    ACCESS_LOG_FORMAT = access_log_format: String => log_style.format,
         text("string", "", "`combined`, `json`"),
-        "How a line is written: the combined format of nginx and Apache, or a JSON object with `peer`, \
-         `method`, `target`, `protocol`, `host`, `status`, `referer`, `user_agent`, `body_bytes`, \
-         `reply_seconds` (from the beginning of the reply to the acknowledgment of its last byte) and \
-         `time` (RFC 3339). A request line that has not three words is `request`.";
+        "How a line is written: the combined format of nginx and Apache, or a JSON object. \
+         [What it may have](metrics.md#the-access-log).";
+
+    ACCESS_LOG_FIELDS = access_log_fields: Vec<String> => log_style.fields,
+        text("array of strings", "all of them", "[names of fields](metrics.md#the-access-log)"),
+        "What lines of JSON have.";
+
+    ACCESS_LOG_SAMPLE = access_log_sample: Amount => log_style.sample,
+        number("requests", "", 1, 1_000_000),
+        "Of so many requests of a worker with a status below 400 one has a line; those with 400 and above all have \
+         theirs.";
+
+    CMCD = cmcd: bool => conductor.reads_cmcd,
+        Kind::Switch,
+        "Whether what players say of their playback (CTA-5004, in the query or in fields) is counted and logged: \
+         [buffers that ran empty, what is buffered, throughput](metrics.md#what-players-say).";
 
     METRICS = metrics: String => metrics,
         text("string", "none", "`ADDRESS:PORT` of the host's own"),
@@ -439,6 +451,15 @@ settings! {
         "Least severe level that is logged. Each `-v` is one level more than the default, each `-q` \
          one less.",
         flag "-v, -q" {
+        };
+
+    LOG_FORMAT = log_format: String => log_format,
+        text("string", "", "`text`, `json`"),
+        "How the log on stderr is written: for people, or as a JSON object a line.",
+        flag "--log-format" {
+            /// How the log on stderr is written: text or json [default: text]
+            #[arg(long, value_name = "FORMAT")]
+            log_format: Option<String>,
         };
 
     BUFFERED = buffered: bool => buffered,

@@ -149,7 +149,7 @@ impl Conductor {
             draft: ReplyDraft::new(config.unix_seconds_at_start),
             lookups: VecDeque::with_capacity(clients),
             released: Vec::with_capacity(clients),
-            telemetry: Telemetry::default(),
+            telemetry: Telemetry::new(&config),
             defense: Defense::new(config.addresses.len()),
             reassembly: Reassembly::new(),
             next_hops: NextHops::new(),

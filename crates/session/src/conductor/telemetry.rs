@@ -5,8 +5,8 @@
 
 use core::net::IpAddr;
 
-use clock::Instant;
-use http::{HeadText, Parsed};
+use clock::{Duration, Instant};
+use http::{Cmcd, HeadText, Parsed};
 use sites::Sites;
 use tcp::{CloseReason, FourTuple, SegmentDrop, StreamRange};
 use wire::TcpRepr;
@@ -18,7 +18,7 @@ use crate::connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
 use crate::counters::{Counters, Histograms};
 use crate::request_log::{Reply, UnsentBytes};
 use crate::warning::PendingWarnings;
-use crate::{LoggedRequest, ReplyEnd, RequestLog, STATUS_CLIENT_LEFT, Warning};
+use crate::{Config, LoggedRequest, ReplyEnd, RequestLog, STATUS_CLIENT_LEFT, Warning};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -27,6 +27,8 @@ pub(super) struct Telemetry {
     pub(super) histograms: Histograms,
     /// Events that harmed clients since the last poll.
     warnings: PendingWarnings,
+    /// What players say of their playback is read.
+    reads_cmcd: bool,
     /// Receives every request; `None`: requests are not logged.
     request_log: Option<Box<dyn RequestLog>>,
     /// Receives what happens to the connections that it wants; `None`: none is traced.
@@ -64,6 +66,13 @@ impl Conductor {
 }
 
 impl Telemetry {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            reads_cmcd: config.reads_cmcd,
+            ..Self::default()
+        }
+    }
+
     /// Something harmed a client.
     pub(super) fn warn(&mut self, warning: Warning) {
         self.warnings.note(warning);
@@ -160,16 +169,41 @@ impl Telemetry {
         draft: &ReplyDraft,
         range: StreamRange,
     ) {
-        let name = self.request_log.as_deref_mut().and_then(|log| {
+        let mut name = None;
+        if self.reads_cmcd || self.request_log.is_some() {
             let request = client.logged_request(asked, status);
-            log.begin(&request)
-        });
+            let cmcd = self.reads_cmcd.then(|| Cmcd::find(&request.text)).flatten();
+            if let Some(cmcd) = &cmcd {
+                self.note_cmcd(cmcd);
+            }
+            let log = self.request_log.as_deref_mut();
+            name = log.and_then(|log| {
+                log.begin(&LoggedRequest {
+                    cmcd: cmcd.as_ref(),
+                    ..request
+                })
+            });
+        }
         let retransmitted = client.tcp.retransmitted_bytes();
         let parts = (draft.text.as_slice(), draft.parts.as_slice());
         let asked_at = now - client.asked_for(now);
         let reply = Reply::new(name, asked_at, range, retransmitted, parts);
         client.replies.push(reply);
         client.has_unbegun_reply = true;
+    }
+
+    /// A player told of its playback.
+    fn note_cmcd(&mut self, cmcd: &Cmcd) {
+        self.counters.http_cmcd_count += 1;
+        self.counters.http_cmcd_starvation_count += u64::from(cmcd.is_starved);
+        if let Some(kilobits) = cmcd.throughput_kbps {
+            self.counters.http_cmcd_throughput_count += 1;
+            self.counters.http_cmcd_throughput_kilobits += u64::from(kilobits);
+        }
+        if let Some(millis) = cmcd.buffer_ms {
+            let buffer = Duration::from_millis(millis.into());
+            self.histograms.http_cmcd_buffer_seconds.record(buffer);
+        }
     }
 
     /// The reply that was queued last was taken back: its request is logged when it is answered again.
@@ -274,6 +308,7 @@ impl Client {
             status,
             text: HeadText::find(input.get(..head_bytes).unwrap_or_default()),
             tls: self.tls.as_ref().and_then(|tls| tls.session),
+            cmcd: None,
         }
     }
 }

@@ -13,7 +13,9 @@
 
 mod line;
 
+use std::collections::hash_map::RandomState;
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::fchown;
@@ -30,7 +32,7 @@ use crate::observe::output::{Output, OutputLimits, Target};
 use crate::start::files;
 use worker::limiter::Limiter;
 
-pub(crate) use line::Format;
+pub(crate) use line::{Fields, Format, LogStyle};
 use line::{Line, TimeText};
 
 /// Text of requests whose replies are under way, bytes: 65,000 lines of common length.
@@ -41,6 +43,8 @@ pub(crate) const QUEUE: OutputLimits = OutputLimits {
     lines_max: 16_384,
     bytes_max: 16 << 20,
 };
+/// From a request's identifier to the next: odd, so that none comes again before 2^64 requests.
+const ID_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// How the log is written to stdout instead of a file.
 pub(crate) const STDOUT: &str = "-";
 
@@ -228,18 +232,25 @@ pub(crate) struct AccessLog {
     pending: Vec<Option<Line>>,
     free: Vec<u32>,
     pending_bytes: usize,
-    format: Format,
+    style: LogStyle,
+    /// Requests that are sampled, since the last one that has a line.
+    skipped: u32,
+    /// Of the request that comes next.
+    id: u64,
     clock: fn() -> SystemTime,
     times: TimeText,
 }
 
 impl AccessLog {
-    /// Hands its lines to `output`; `clock` says when a reply begins and ends.
+    /// Hands its lines to `output`; `clock` says when a reply ends.
     #[must_use]
-    pub(crate) fn new(output: Arc<Output>, format: Format, clock: fn() -> SystemTime) -> Self {
+    pub(crate) fn new(output: Arc<Output>, style: LogStyle, clock: fn() -> SystemTime) -> Self {
         Self {
             output,
-            format,
+            style,
+            skipped: 0,
+            // Random, so that those of other workers and other starts are others.
+            id: RandomState::new().build_hasher().finish(),
             pending: Vec::new(),
             free: Vec::new(),
             pending_bytes: 0,
@@ -260,7 +271,15 @@ impl AccessLog {
 
 impl RequestLog for AccessLog {
     fn begin(&mut self, request: &LoggedRequest<'_>) -> Option<RequestName> {
-        let line = Line::new(self.format, request, (self.clock)());
+        self.id = self.id.wrapping_add(ID_STEP);
+        if request.status < 400 && self.style.sample > 1 {
+            let is_first = self.skipped == 0;
+            self.skipped = (self.skipped + 1) % self.style.sample;
+            if !is_first {
+                return None;
+            }
+        }
+        let line = Line::new(self.style, request, self.id);
         if self.pending_bytes + counted_bytes(&line) > PENDING_BYTES_MAX {
             self.output.count_dropped(1);
             return None;
@@ -277,8 +296,7 @@ impl RequestLog for AccessLog {
     fn end(&mut self, name: RequestName, end: &ReplyEnd) {
         let line = self.take(name);
         let now = (self.clock)();
-        self.output
-            .push(line.finish(now, &mut self.times, end.body_bytes));
+        self.output.push(line.finish(now, &mut self.times, end));
     }
 
     fn forget(&mut self, name: RequestName) {

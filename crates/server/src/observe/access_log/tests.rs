@@ -6,10 +6,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
 
 use http::HeadText;
-use session::{LoggedRequest, RequestLog as _, RequestName};
+use record::Version;
+use session::{LoggedRequest, ReplyEnd, RequestLog as _, RequestName, TlsSession};
 
 use super::line::{FIELD_BYTES_MAX, push_escaped};
-use super::{AccessLog, AccessLogTarget, Format, Line, PENDING_BYTES_MAX, QUEUE, TimeText};
+use super::{
+    AccessLog, AccessLogTarget, Fields, Format, Line, LogStyle, PENDING_BYTES_MAX, QUEUE, TimeText,
+};
 use crate::observe::output::tests::LONG;
 use crate::observe::output::{Output, Target};
 use crate::start::files::tests::make_fifo;
@@ -31,9 +34,24 @@ fn log() -> (AccessLog, Receiver<Vec<u8>>) {
 }
 
 fn log_of(format: Format) -> (AccessLog, Receiver<Vec<u8>>) {
+    log_in(LogStyle {
+        format,
+        ..LogStyle::default()
+    })
+}
+
+fn log_in(style: LogStyle) -> (AccessLog, Receiver<Vec<u8>>) {
     let (sender, lines) = channel();
     let output = Output::spawn("test", QUEUE, Lines(sender)).unwrap();
-    (AccessLog::new(Arc::new(output), format, noon), lines)
+    (AccessLog::new(Arc::new(output), style, noon), lines)
+}
+
+/// Of so many bytes, and no other news.
+fn end(body_bytes: u64) -> ReplyEnd {
+    ReplyEnd {
+        body_bytes,
+        ..ReplyEnd::default()
+    }
 }
 
 fn request<'a>(peer: &str, head: &'a [u8]) -> LoggedRequest<'a> {
@@ -41,6 +59,8 @@ fn request<'a>(peer: &str, head: &'a [u8]) -> LoggedRequest<'a> {
         peer: peer.parse::<IpAddr>().unwrap(),
         status: 200,
         text: HeadText::find(head),
+        tls: None,
+        cmcd: None,
     }
 }
 
@@ -51,7 +71,7 @@ fn line(peer: &str, head: &[u8], body_bytes: u64) -> String {
 fn line_of(format: Format, peer: &str, head: &[u8], body_bytes: u64) -> String {
     let (mut log, lines) = log_of(format);
     let name = log.begin(&request(peer, head)).unwrap();
-    log.end(name, body_bytes);
+    log.end(name, &end(body_bytes));
     String::from_utf8(lines.recv_timeout(LONG).unwrap()).unwrap()
 }
 
@@ -98,7 +118,15 @@ fn a_line_of_json_has_what_a_machine_reads() {
         (json["status"].as_u64(), json["body_bytes"].as_u64()),
         (Some(200), Some(u64::MAX))
     );
-    assert_eq!(json["reply_seconds"].as_f64(), Some(0.0));
+    for absent in [
+        "tls",
+        "tls_resumed",
+        "cmcd",
+        "first_byte_seconds",
+        "rtt_seconds",
+    ] {
+        assert_eq!(json.get(absent), None, "{line}");
+    }
     assert_eq!(json.get("request"), None);
     let odd: serde_json::Value =
         serde_json::from_str(&line_of(Format::Json, "192.0.2.7", b"GET /", 0)).unwrap();
@@ -107,21 +135,97 @@ fn a_line_of_json_has_what_a_machine_reads() {
 }
 
 #[test]
-fn how_long_a_reply_took_is_told_to_the_microsecond() {
-    let request = request("192.0.2.7", b"GET / HTTP/1.1\r\n\r\n");
-    let took = |end: SystemTime| {
-        let line = Line::new(Format::Json, &request, noon());
-        let line = line.finish(end, &mut TimeText::default(), 0);
-        let json: serde_json::Value = serde_json::from_slice(&line).unwrap();
-        (json["reply_seconds"].to_string(), json["time"].clone())
+fn the_end_of_a_reply_tells_times_and_bytes() {
+    let cmcd = http::Cmcd {
+        is_starved: true,
+        buffer_ms: Some(2_100),
+        session: Some("a\"b".into()),
+        ..http::Cmcd::default()
     };
-    let later = took(noon() + Duration::from_micros(61_002_003));
-    assert_eq!(
-        later,
-        ("61.002003".into(), "2026-11-22T09:41:04.002Z".into())
+    let request = LoggedRequest {
+        tls: Some(TlsSession {
+            version: Version::Tls13,
+            is_resumed: true,
+        }),
+        cmcd: Some(&cmcd),
+        ..request("192.0.2.7", b"GET / HTTP/1.1\r\n\r\n")
+    };
+    let end = ReplyEnd {
+        body_bytes: 1,
+        stream_bytes: 200,
+        retransmitted_bytes: 30,
+        first_byte: Some(Duration::from_micros(45)),
+        last_byte: Duration::from_micros(61_002_003),
+        smoothed_rtt: Some(Duration::from_millis(20)),
+    };
+    let style = LogStyle {
+        format: Format::Json,
+        ..LogStyle::default()
+    };
+    let line = Line::new(style, &request, 0xabc);
+    let now = noon() + Duration::from_millis(7);
+    let line = line.finish(now, &mut TimeText::default(), &end);
+    let line = String::from_utf8(line).unwrap();
+    let tail = ",\"tls\":\"1.3\",\"tls_resumed\":true,\
+        \"cmcd\":{\"bs\":true,\"bl\":2100,\"sid\":\"a\\\"b\"},\
+        \"body_bytes\":1,\"sent_bytes\":200,\"retransmitted_bytes\":30,\"first_byte_seconds\":0.000045,\
+        \"last_byte_seconds\":61.002003,\"rtt_seconds\":0.020000,\"time\":\"2026-11-22T09:40:03.007Z\"}\n";
+    assert!(line.ends_with(tail), "{line}");
+    assert!(
+        line.starts_with("{\"id\":\"0000000000000abc\",\"peer\":"),
+        "{line}"
     );
-    let before = took(noon() - Duration::from_secs(1));
-    assert_eq!(before.0, "0.0");
+}
+
+#[test]
+fn lines_of_json_have_the_fields_that_were_chosen() {
+    let names = |names: &[&str]| {
+        names
+            .iter()
+            .map(|&name| name.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let fields = Fields::from_names(&names(&["status", "time", "target"])).unwrap();
+    let (mut log, lines) = log_in(LogStyle {
+        format: Format::Json,
+        fields,
+        ..LogStyle::default()
+    });
+    for head in [&b"GET /a HTTP/1.1\r\n\r\n"[..], b"GET /a\r\n\r\n"] {
+        let name = log.begin(&request("192.0.2.7", head)).unwrap();
+        log.end(name, &end(1));
+    }
+    let line = || String::from_utf8(lines.recv_timeout(LONG).unwrap()).unwrap();
+    let time = "\"time\":\"2026-11-22T09:40:03.000Z\"}\n";
+    let expected = format!(
+        "{{\"target\":\"/a\",\"status\":200,{time}{{\"request\":\"GET /a\",\"status\":200,{time}"
+    );
+    let mut seen = line();
+    while seen.len() < expected.len() {
+        seen += &line();
+    }
+    assert_eq!(seen, expected);
+    let unknown = names(&["time", "size"]);
+    assert_eq!(Fields::from_names(&unknown), Err("size"));
+}
+
+#[test]
+fn of_so_many_successes_one_is_logged_and_of_errors_all() {
+    let (mut log, _lines) = log_in(LogStyle {
+        sample: 3,
+        ..LogStyle::default()
+    });
+    let mut is_logged = |status| {
+        let request = LoggedRequest {
+            status,
+            ..request("192.0.2.7", b"GET / HTTP/1.1\r\n\r\n")
+        };
+        let name = log.begin(&request);
+        name.map(|name| log.end(name, &end(0))).is_some()
+    };
+    let statuses = [200, 206, 399, 404, 500, 400, 200, 304];
+    let logged = statuses.map(&mut is_logged);
+    assert_eq!(logged, [true, false, false, true, true, true, true, false]);
 }
 
 #[test]
@@ -159,9 +263,9 @@ fn a_field_is_cut_at_its_bound() {
 fn a_line_is_one_allocation_unless_it_is_escaped() {
     let head = b"GET / HTTP/1.1\r\nReferer: a\r\nUser-Agent: b\r\n\r\n";
     let request = request("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255", head);
-    let line = Line::new(Format::Combined, &request, noon());
+    let line = Line::new(LogStyle::default(), &request, 0);
     let room = line.bytes();
-    let whole = line.finish(noon(), &mut TimeText::default(), u64::MAX);
+    let whole = line.finish(noon(), &mut TimeText::default(), &end(u64::MAX));
     assert_eq!(whole.capacity(), room);
 }
 
@@ -184,12 +288,12 @@ fn requests_under_way_are_bounded_and_their_room_comes_back() {
     assert!(log.pending_bytes <= PENDING_BYTES_MAX);
     assert!(log.pending_bytes + bytes > PENDING_BYTES_MAX);
     let name = names.pop().unwrap();
-    log.end(name, 0);
+    log.end(name, &end(0));
     assert_eq!(log.begin(&request), Some(name), "names are used again");
     assert_eq!(log.begin(&request), None);
     names.push(name);
     for name in names {
-        log.end(name, 0);
+        log.end(name, &end(0));
     }
     assert_eq!(log.pending_bytes, 0);
 }

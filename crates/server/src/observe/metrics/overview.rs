@@ -11,7 +11,7 @@ use session::Histograms;
 use super::links::LinkInfo;
 use super::memory_traffic::MemoryTraffic;
 use super::{Health, Page};
-use crate::observe::access_log::Format;
+use crate::observe::access_log::LogStyle;
 use crate::observe::log;
 use crate::observe::output::Output;
 use crate::observe::report::Pair;
@@ -21,8 +21,8 @@ use crate::observe::report::Pair;
 pub(crate) struct Outputs {
     /// A line for each request; `None`: not configured.
     pub access_log: Option<Arc<Output>>,
-    /// How its lines are written.
-    pub access_log_format: Format,
+    /// Which requests have lines there, and how they are written.
+    pub log_style: LogStyle,
     /// Records of traced connections; `None`: not configured.
     pub trace: Option<Arc<Output>>,
 }
