@@ -6,7 +6,7 @@
 //! counters in atomics once a second at most. Bounds: those of [`crate::observe::access_log`] and
 //! [`crate::observe::metrics`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{self, SystemTime};
 
 use clock::Instant;
@@ -16,6 +16,7 @@ use tracing::warn;
 use crate::doctor::tree::Tree;
 use crate::failure::Failure;
 use crate::observe::access_log::{AccessLog, LogStyle, OpenLog};
+use crate::observe::configuration::Configuration;
 use crate::observe::connections::Asker;
 use crate::observe::log;
 use crate::observe::metrics::links::LinkInfo;
@@ -33,6 +34,7 @@ pub(crate) struct MonitoringSetup {
     access_log: Option<OpenLog>,
     log_style: LogStyle,
     metrics: Option<(Listener, Result<MemoryTraffic, String>)>,
+    configuration: Configuration,
 }
 
 impl MonitoringSetup {
@@ -47,6 +49,7 @@ impl MonitoringSetup {
             access_log: access_log.map(|target| target.open(owner)).transpose()?,
             log_style: settings.log_style,
             metrics: settings.metrics.map(Self::open_metrics).transpose()?,
+            configuration: Configuration::of(settings),
         })
     }
 
@@ -87,6 +90,7 @@ impl MonitoringSetup {
             outputs: Arc::new(outputs),
             metrics: self.metrics,
             links: Vec::new(),
+            configuration: Arc::new(Mutex::new(self.configuration)),
         })
     }
 }
@@ -99,6 +103,8 @@ pub(crate) struct Monitoring {
     metrics: Option<(Listener, Result<MemoryTraffic, String>)>,
     /// How frames travel, by worker.
     links: Vec<LinkInfo>,
+    /// What is in force.
+    configuration: Arc<Mutex<Configuration>>,
 }
 
 impl Monitoring {
@@ -140,8 +146,14 @@ impl Monitoring {
             std::mem::take(&mut self.links),
             memory_traffic,
             start_unix_seconds,
+            Arc::clone(&self.configuration),
         );
         listener.start(&Arc::new(overview), asker)
+    }
+
+    /// From now on this is in force.
+    pub(crate) fn set_configuration(&self, configuration: Configuration) {
+        *(self.configuration.lock()).unwrap_or_else(PoisonError::into_inner) = configuration;
     }
 
     /// Opens the access log's file again, which may have been renamed.

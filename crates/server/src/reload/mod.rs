@@ -20,6 +20,7 @@ use sites::links::LinkKey;
 use tracing::level_filters::LevelFilter;
 
 use crate::failure::Failure;
+use crate::observe::configuration::Configuration;
 use crate::settings::sites::{compile, directories};
 use crate::settings::{FileConfig, Settings};
 use crate::tls;
@@ -55,6 +56,8 @@ pub(crate) struct Loaded {
     pub log: LevelFilter,
     /// Keys whose new values wait for a restart.
     pub waiting: Vec<&'static str>,
+    /// What is in force, for those who ask.
+    pub configuration: Configuration,
 }
 
 /// What it is read from.
@@ -138,9 +141,12 @@ impl Source {
             ..file
         };
         let settings = Settings::merge(args.clone(), file)?;
+        let loaded = self.load_with(&settings)?;
+        let running = Configuration::of(&self.settings);
         Ok(Loaded {
+            configuration: loaded.configuration.with_running(&running, &waiting),
             waiting,
-            ..self.load_with(&settings)?
+            ..loaded
         })
     }
 
@@ -170,6 +176,7 @@ impl Source {
             site_count: settings.sites.len(),
             log: settings.log,
             waiting: Vec::new(),
+            configuration: Configuration::of(settings),
         })
     }
 }

@@ -463,6 +463,7 @@ impl Supervisor {
         self.workers
             .command(|| Command::SetSites(Arc::clone(sites)));
         log::set_level(loaded.log);
+        self.monitoring.set_configuration(loaded.configuration);
         debug!("SIGHUP: the log is at {}", loaded.log);
         let certificates = loaded.tls.map_or(0, |tls| tls.certificates.count());
         let sites = loaded.site_count;

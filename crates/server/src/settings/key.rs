@@ -188,6 +188,12 @@ impl Key {
         ))
     }
 
+    /// The value that these settings have, as the file would say it, if it is kept there.
+    #[must_use]
+    pub(crate) fn shown_of(&self, settings: &Settings) -> Option<String> {
+        (self.shown)(settings)
+    }
+
     /// The row: key, flag, unit, default, range, meaning. `defaults` are the settings when nothing is
     /// configured.
     pub(super) fn markdown(&self, defaults: &Settings) -> String {
@@ -282,10 +288,11 @@ macro_rules! settings {
         pub(crate) static KEYS: &[&Key] = &[$(&$constant),+];
 
         /// The configuration file as it was written, or with the flags laid over it.
-        #[derive(Clone, Debug, Default)]
+        #[derive(Clone, Debug, Default, serde::Serialize)]
         pub(crate) struct FileConfig {
             $(pub $key: Option<$written>,)+
             /// What it was read from.
+            #[serde(skip)]
             pub source: Arc<FileText>,
         }
 

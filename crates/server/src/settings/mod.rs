@@ -47,7 +47,7 @@ pub(crate) use amount::parse_size;
 pub(crate) use file::{Amount, CertificateTable, FileText};
 pub(crate) use key::{Key, Number};
 pub(crate) use link::{LinkChoice, MacSetting};
-pub(crate) use table::{CommonArgs, FileConfig, documentation, keys};
+pub(crate) use table::{CommonArgs, FileConfig, KEYS, documentation, keys};
 pub(crate) use user::UserName;
 
 use file::name_of;

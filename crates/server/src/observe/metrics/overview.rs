@@ -3,7 +3,7 @@
 //!
 //! It takes no lock and stops no worker. Bounds: those of its parts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use counters::{CounterSet as _, Histogram, Meaning, Value as _, counters};
 use session::Histograms;
@@ -12,6 +12,7 @@ use super::links::LinkInfo;
 use super::memory_traffic::MemoryTraffic;
 use super::{Health, Page};
 use crate::observe::access_log::LogStyle;
+use crate::observe::configuration::Configuration;
 use crate::observe::log;
 use crate::observe::output::Output;
 use crate::observe::report::Pair;
@@ -94,6 +95,8 @@ pub(crate) struct Overview {
     memory_traffic: Result<MemoryTraffic, String>,
     /// Unix time of the start, seconds.
     start_unix_seconds: u64,
+    /// What is in force.
+    configuration: Arc<Mutex<Configuration>>,
 }
 
 impl Overview {
@@ -105,6 +108,7 @@ impl Overview {
         links: Vec<LinkInfo>,
         memory_traffic: Result<MemoryTraffic, String>,
         start_unix_seconds: u64,
+        configuration: Arc<Mutex<Configuration>>,
     ) -> Self {
         Self {
             workers,
@@ -112,7 +116,17 @@ impl Overview {
             links,
             memory_traffic,
             start_unix_seconds,
+            configuration,
         }
+    }
+
+    /// What is in force.
+    #[must_use]
+    pub(crate) fn configuration(&self) -> Configuration {
+        let configuration = self.configuration.lock();
+        configuration
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The counters as the workers published them last, added up, and those of the outputs.
@@ -186,7 +200,14 @@ pub(crate) mod tests {
         };
         let links = vec![link.clone(), link];
         let memory_traffic = Err("a test".to_owned());
-        Overview::new(pages, Arc::default(), links, memory_traffic, 1_795_340_403)
+        Overview::new(
+            pages,
+            Arc::default(),
+            links,
+            memory_traffic,
+            1_795_340_403,
+            Arc::default(),
+        )
     }
 
     fn page(value: u64) -> Page {

@@ -74,6 +74,45 @@ pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
     text.0
 }
 
+/// The media type of [`to_plain`].
+pub(crate) const PLAIN_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The same in the older text format of Prometheus, version 0.0.4, for what reads no OpenMetrics: families are
+/// named as their samples, there are no units, and what is information is a gauge.
+#[must_use]
+pub(crate) fn to_plain(openmetrics: &str) -> String {
+    let mut text = String::with_capacity(openmetrics.len());
+    let mut suffix = "";
+    for line in openmetrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        let _ = match [(); 4].map(|()| words.next()) {
+            [Some("#"), Some("UNIT" | "EOF"), ..] => Ok(()),
+            [Some("#"), Some("TYPE"), Some(family), Some(kind)] => {
+                let kind = match kind {
+                    "counter" => {
+                        suffix = "_total";
+                        kind
+                    }
+                    "info" => {
+                        suffix = "_info";
+                        "gauge"
+                    }
+                    kind => {
+                        suffix = "";
+                        kind
+                    }
+                };
+                writeln!(text, "# TYPE {family}{suffix} {kind}")
+            }
+            [Some("#"), Some("HELP"), Some(family), Some(help)] => {
+                writeln!(text, "# HELP {family}{suffix} {help}")
+            }
+            _ => writeln!(text, "{line}"),
+        };
+    }
+    text
+}
+
 /// The name of a counter's metric family.
 #[must_use]
 pub(crate) fn family_of(counter: &str) -> String {
@@ -181,7 +220,7 @@ mod tests {
     use counters::Kind;
     use session::Histograms;
 
-    use super::{encode, family_of};
+    use super::{encode, family_of, to_plain};
     use crate::observe::metrics::Page;
     use crate::observe::metrics::overview::tests::overview;
     use crate::observe::metrics::table::all;
@@ -243,6 +282,17 @@ mod tests {
         }
         assert!(text.ends_with("\n# EOF\n"));
         assert!(!encode(&overview, None).contains("cpu"));
+    }
+
+    #[test]
+    fn the_older_format_names_families_as_their_samples() {
+        let openmetrics = "# TYPE a info\n# HELP a An a.\na_info{x=\"# UNIT\"} 1\n\
+            # TYPE b_bytes counter\n# UNIT b_bytes bytes\n# HELP b_bytes All b.\nb_bytes_total 2\n\
+            # TYPE c histogram\n# HELP c A c.\nc_bucket{le=\"+Inf\"} 3\n# TYPE d gauge\nd 4\n# EOF\n";
+        let expected = "# TYPE a_info gauge\n# HELP a_info An a.\na_info{x=\"# UNIT\"} 1\n\
+            # TYPE b_bytes_total counter\n# HELP b_bytes_total All b.\nb_bytes_total 2\n\
+            # TYPE c histogram\n# HELP c A c.\nc_bucket{le=\"+Inf\"} 3\n# TYPE d gauge\nd 4\n";
+        assert_eq!(to_plain(openmetrics), expected);
     }
 
     #[test]

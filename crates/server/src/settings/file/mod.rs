@@ -17,7 +17,7 @@ pub(crate) use reader::{Reader, Table, Value, Written};
 pub(crate) use text::{FileText, name_of};
 
 /// A certificate and its key, as the file names them.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
 pub(crate) struct CertificateTable {
     /// PEM file of the chain.
     pub cert: PathBuf,
@@ -40,7 +40,7 @@ impl Table for CertificateTable {
 }
 
 /// A number as it was written, or a word or a number with its unit: what is right, the key says.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub(crate) struct Amount(pub String);
 
 /// A flag as it was typed, which stands for what the file would have as `W`.

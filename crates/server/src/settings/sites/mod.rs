@@ -32,7 +32,7 @@ use crate::failure::Failure;
 macro_rules! table {
     ($(#[$about:meta])+ $name:ident, $shown:literal { $($key:ident: $type:ty, $unit:literal, $range:literal, $meaning:literal;)+ }) => {
         $(#[$about])+
-        #[derive(Clone, PartialEq, Debug, Default)]
+        #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
         pub(crate) struct $name {
             $($key: Option<$type>,)+
         }
@@ -177,7 +177,8 @@ pub(crate) fn documentation() -> String {
 }
 
 /// Pages of which origins may read replies, as written.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+#[serde(untagged)]
 enum CorsChoice {
     Switch(bool),
     Origins(Vec<String>),

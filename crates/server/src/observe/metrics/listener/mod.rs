@@ -4,8 +4,8 @@
 //! client that never sends or never reads delays no other, and never the worker. Connections are
 //! listed by other threads, since workers must be asked and a list may be long.
 //!
-//! It refuses (404) every path but three, and (403) to list connections for other hosts, or for a page
-//! that reached this host by a name of its own choice (DNS rebinding). Bounds: [`CONNECTIONS_MAX`]
+//! It refuses (404) every other path, and (403) to list connections, settings and sites for other hosts, or for
+//! a page that reached this host by a name of its own choice (DNS rebinding). Bounds: [`CONNECTIONS_MAX`]
 //! connections at once, and one more makes room for itself; `THREADS` lists at once;
 //! [`http::HEAD_BYTES_MAX`] of a request, [`HEAD_TIME_MAX`] for its rest, [`EXCHANGE_TIME_MAX`] for an
 //! exchange.
@@ -39,6 +39,11 @@ pub(crate) const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 pub(crate) const HEAD_TIME_MAX: Duration = Duration::from_secs(2);
 /// Lines of JSON.
 const LINES_TYPE: &str = "application/x-ndjson";
+const JSON_TYPE: &str = "application/json";
+/// What has viewers in it, or names files of the host.
+const THIS_HOST_ONLY: [&str; 3] = ["/connections", "/config", "/sites"];
+/// Plots what `/metrics` says; it needs nothing from elsewhere.
+const PAGE: &str = include_str!("page.html");
 /// Pause after no connection could be taken, for want of descriptors for example.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
@@ -388,13 +393,32 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
         Method::Head => true,
         Method::Options => return Answer::Reply(reply("405 Method Not Allowed", false, "")),
     };
-    Answer::Reply(match request.path.as_str() {
-        "/metrics" => reply_with(
-            "200 OK",
-            text::CONTENT_TYPE,
-            head_only,
-            &text::encode(overview, host::cpu_times().ok()),
-        ),
+    let path = request.path.as_str();
+    if THIS_HOST_ONLY.contains(&path) {
+        if !peer.ip().to_canonical().is_loopback() {
+            let body = "only for this host itself\n";
+            return Answer::Reply(reply("403 Forbidden", head_only, body));
+        }
+        if !request.host.is_none_or(is_own_host) {
+            let body = "ask by an address or by localhost, not by another name\n";
+            return Answer::Reply(reply("403 Forbidden", head_only, body));
+        }
+    }
+    Answer::Reply(match path {
+        "/" => reply_with("200 OK", "text/html; charset=utf-8", head_only, PAGE),
+        "/metrics" => {
+            let text = text::encode(overview, host::cpu_times().ok());
+            if wants_plain(head) {
+                reply_with(
+                    "200 OK",
+                    text::PLAIN_TYPE,
+                    head_only,
+                    &text::to_plain(&text),
+                )
+            } else {
+                reply_with("200 OK", text::CONTENT_TYPE, head_only, &text)
+            }
+        }
         "/health" => match overview.health() {
             Health::Serving => reply("200 OK", head_only, "ok\n"),
             Health::Ending => reply("503 Service Unavailable", head_only, "ending\n"),
@@ -402,14 +426,14 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
         },
         "/ready" if overview.is_ready() => reply("200 OK", head_only, "ready\n"),
         "/ready" => reply("503 Service Unavailable", head_only, "not ready\n"),
-        "/connections" if !peer.ip().to_canonical().is_loopback() => {
-            reply("403 Forbidden", head_only, "only for this host itself\n")
+        "/config" => {
+            let config = overview.configuration().config();
+            reply_with("200 OK", JSON_TYPE, head_only, &config)
         }
-        "/connections" if !request.host.is_none_or(is_own_host) => reply(
-            "403 Forbidden",
-            head_only,
-            "ask by an address or by localhost, not by another name\n",
-        ),
+        "/sites" => {
+            let sites = overview.configuration().sites();
+            reply_with("200 OK", JSON_TYPE, head_only, &sites)
+        }
         "/connections" => match Query::parse(request.query.unwrap_or_default()) {
             Ok(query) => return Answer::List { query, head_only },
             Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
@@ -417,9 +441,25 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
         _ => reply(
             "404 Not Found",
             head_only,
-            "there are /metrics, /health, /ready and /connections\n",
+            "there are /, /metrics, /health, /ready, /connections, /config and /sites\n",
         ),
     })
+}
+
+/// Whether a request's `Accept` wants the older text format: it names that, and not OpenMetrics. Whoever says
+/// nothing gets OpenMetrics.
+fn wants_plain(head: &[u8]) -> bool {
+    let is_accept = |line: &&[u8]| {
+        let name = line.split(|&byte| byte == b':').next();
+        name.is_some_and(|name| name.eq_ignore_ascii_case(b"accept"))
+    };
+    let fields = head.split(|&byte| byte == b'\n').filter(is_accept);
+    let accept: Vec<u8> = fields.flatten().map(u8::to_ascii_lowercase).collect();
+    let names = |media_type: &[u8]| {
+        let mut places = accept.windows(media_type.len());
+        places.any(|place| place == media_type)
+    };
+    names(b"text/plain") && !names(b"application/openmetrics-text")
 }
 
 /// Whether a `Host` field names this host without the help of DNS: a page of a site whose name leads

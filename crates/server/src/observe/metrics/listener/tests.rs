@@ -13,7 +13,7 @@ use crate::observe::connections::tests::worker;
 use crate::observe::metrics::Page;
 use crate::observe::metrics::overview::Overview;
 use crate::observe::metrics::overview::tests::overview;
-use crate::observe::metrics::text::CONTENT_TYPE;
+use crate::observe::metrics::text::{CONTENT_TYPE, PLAIN_TYPE};
 use crate::run::mailbox::mailbox;
 
 fn page() -> Page {
@@ -67,11 +67,79 @@ fn the_metrics_and_the_health_are_answered_and_no_other_path() {
     assert!(!head.contains("Content-Length: 0\r\n"), "{head}");
     let status = |line| asked(line, page()).0["HTTP/1.1 ".len()..][..3].to_owned();
     assert_eq!(status("GET /health?verbose"), "200");
-    assert_eq!(status("GET /"), "404");
+    assert_eq!(status("GET /"), "200");
+    assert_eq!(status("GET /nothing"), "404");
     assert_eq!(status("GET /metrics/"), "404");
     assert_eq!(status("OPTIONS /metrics"), "405");
     assert_eq!(status("POST /metrics"), "405");
     assert_eq!(status("BREW /metrics"), "501");
+}
+
+#[test]
+fn metrics_come_in_the_format_that_is_accepted() {
+    let asked_for = |accept: &str| asked(&format!("GET /metrics HTTP/1.1\r\n{accept}X:"), page());
+    let is_plain = |accept: &str| {
+        let (head, body) = asked_for(accept);
+        let is_plain = head.contains(&format!("Content-Type: {PLAIN_TYPE}\r\n"));
+        assert_eq!(body.ends_with("# EOF\n"), !is_plain, "{head}");
+        assert!(body.contains("\natlas_http_request_total 7\n"));
+        is_plain
+    };
+    assert!(is_plain(
+        "Accept: text/plain;version=0.0.4;q=0.5,*/*;q=0.1\r\n"
+    ));
+    assert!(is_plain("ACCEPT: Text/Plain\r\n"));
+    assert!(!is_plain(""));
+    assert!(!is_plain("Accept: */*\r\n"));
+    assert!(!is_plain("X-Accept: text/plain\r\n"));
+    assert!(!is_plain(
+        "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4\r\n"
+    ));
+}
+
+#[test]
+fn the_page_needs_nothing_from_elsewhere() {
+    let (head, page) = asked("GET /", page());
+    assert!(
+        head.contains("Content-Type: text/html; charset=utf-8\r\n"),
+        "{head}"
+    );
+    // But for the name of SVG elements, which is no address that is asked.
+    let page = page.replace("http://www.w3.org/2000/svg", "");
+    for outside in ["http:", "https:", "src=", "@import", "url(", "//cdn"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let exported = crate::observe::metrics::table::markdown();
+    let quoted = page.split('"').filter(|text| text.starts_with("atlas_"));
+    let named: Vec<_> = quoted.filter(|name| !name.contains('{')).collect();
+    assert!(named.len() > 5, "{named:?}");
+    for name in named {
+        let is_known = exported.contains(&format!("`{name}`")) || name == "atlas_cpu_seconds_total";
+        assert!(is_known, "{name}");
+    }
+}
+
+#[test]
+fn settings_and_sites_are_told_to_this_host() {
+    let watched = Watched {
+        overview: overview(vec![page()]),
+        asker: asker(),
+    };
+    for path in ["GET /config", "GET /sites"] {
+        let (head, body) = asked_by("127.0.0.1:5000", path, "localhost:9100", &watched);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert!(
+            serde_json::from_str::<serde_json::Value>(&body).is_ok(),
+            "{body}"
+        );
+        for (peer, host) in [
+            ("192.0.2.7:5000", "localhost"),
+            ("127.0.0.1:5000", "a.example"),
+        ] {
+            let (head, _) = asked_by(peer, path, host, &watched);
+            assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+        }
+    }
 }
 
 #[test]
