@@ -18,6 +18,7 @@ mod settings;
 mod start;
 mod store_command;
 mod tls;
+mod top;
 mod version;
 
 pub use process::main;

@@ -14,7 +14,7 @@ use crate::failure::{EXIT_OK, Failure};
 use crate::observe::log;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
 use crate::settings::{self, CommonArgs, FileConfig, FileText, Settings};
-use crate::{reload, start, store_command};
+use crate::{reload, start, store_command, top};
 
 /// Does what the command line says; the exit code.
 #[must_use]
@@ -53,6 +53,7 @@ pub fn main() -> ExitCode {
             NvmeCommand::Bind { device } => doctor::nvme::bind(&device),
             NvmeCommand::Unbind { device } => doctor::nvme::unbind(&device),
         },
+        Command::Top(args) => top::run(&args),
         Command::ReadFiles(args) => reload::reader::run(&args),
     };
     exit_code(outcome, source.as_deref())

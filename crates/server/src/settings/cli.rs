@@ -3,6 +3,7 @@
 //! The flags of settings are those of [`crate::settings`], which lays them over the configuration file. A
 //! flag's text is kept as typed wherever an error message should be able to repeat it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -173,6 +174,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: StoreCommand,
     },
+    /// Show a server that runs, in the terminal: rate, connections, disk, slowest clients
+    Top(TopArgs),
     /// Give an NVMe controller to a driver in user space, or back to the kernel
     Nvme {
         /// What to do.
@@ -323,6 +326,14 @@ pub(crate) struct DoctorArgs {
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `atlas top`, as typed.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TopArgs {
+    /// What the server was given as --metrics
+    #[arg(value_name = "ADDR:PORT", default_value = "127.0.0.1:9100")]
+    pub server: SocketAddr,
 }
 
 /// The commands of `atlas nvme`.
