@@ -5,16 +5,17 @@
 //! from running; a signal does. Bounded by what bounds each. Fuzzing, which takes as long as it is
 //! given, is a command of its own.
 
+use std::io::ErrorKind;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::test::TestOptions;
 use crate::{boot, cargo, interop, lab, netns, simulate, skips, tidy};
 use testbed::packages;
 use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
-use testbed::target_directory;
+use testbed::{target_directory, workspace_root};
 
 /// Runs every check; fails if one does.
 pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
@@ -59,6 +60,27 @@ fn lint(suite: &mut Suite) {
     suite.run("cargo doc", || {
         cargo::run(&["doc", "--workspace", "--no-deps", "--quiet"])
     });
+    suite.run("promtool", read_alerts);
+}
+
+/// Has Prometheus's tool read the alerts, if it is here. It comes with a daemon, so it is not installed.
+fn read_alerts() -> Result<Outcome> {
+    let file = workspace_root().join("dist/alerts.yml");
+    let output = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(file)
+        .output();
+    match output {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Ok(Outcome::Skipped("no promtool (Debian: prometheus)".into()))
+        }
+        output => {
+            let output = output?;
+            let told = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{told}");
+            Ok(Outcome::Passed)
+        }
+    }
 }
 
 /// The fuzz targets are a workspace of their own, which nothing else compiles. What they share with this
