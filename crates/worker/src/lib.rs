@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod faults;
+mod frame_watch;
 pub mod handshakes;
 pub mod limiter;
 mod listing;
@@ -63,6 +64,7 @@ use slot_budget::{InUse, SlotBudget};
 use tls::{Handshaker, Loaded};
 use warnings::{Kind, Warning, Warnings, push_errno};
 
+pub use frame_watch::FrameWatch;
 pub use listing::{Page, Row};
 pub use objects::LookupCounters;
 pub use slot_budget::LEAST as SLOTS_IN_USE_LEAST;
@@ -137,6 +139,8 @@ pub struct Worker<L: Link, D: Disk> {
     lent_time_ns: u128,
     /// Up to when the time of slots on loan is counted.
     lent_until: Instant,
+    /// Is shown frames; `None`: nobody is.
+    frame_watch: Option<Box<dyn FrameWatch>>,
 }
 
 impl<L: Link, D: Disk> Drop for Worker<L, D> {
@@ -204,6 +208,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             counters: Counters::default(),
             lent_time_ns: 0,
             lent_until: Instant::ZERO,
+            frame_watch: None,
         }
     }
 
@@ -273,6 +278,16 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// Asks `trace` about every connection that is established from now on.
     pub fn set_connection_trace(&mut self, trace: Box<dyn ConnectionTrace>) {
         self.conductor.set_connection_trace(trace);
+    }
+
+    /// Asks `trace` about every connection there is, and about those that come; `None`: none is traced any more.
+    pub fn trace_from_now(&mut self, now: Instant, trace: Option<Box<dyn ConnectionTrace>>) {
+        self.conductor.trace_from_now(now, trace);
+    }
+
+    /// Shows frames to `watch` from now on; `None`: to nobody.
+    pub fn watch_frames(&mut self, watch: Option<Box<dyn FrameWatch>>) {
+        self.frame_watch = watch;
     }
 
     /// Refuses new connections and requests; replies under way go on.
@@ -360,9 +375,13 @@ impl<L: Link, D: Disk> Worker<L, D> {
             link,
             conductor,
             arena,
+            frame_watch,
             ..
         } = self;
         let mut sink = |Received { frame, checksum }: Received<'_>| {
+            if let Some(watch) = frame_watch {
+                frame_watch::show(&mut **watch, now, &[frame]);
+            }
             conductor.handle_frame(now, arena, frame, checksum);
         };
         let count = link
@@ -612,6 +631,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             arena,
             warnings,
             slots,
+            frame_watch,
             ..
         } = self;
         let (mut offered, mut is_full) = (0, false);
@@ -620,7 +640,15 @@ impl<L: Link, D: Disk> Worker<L, D> {
             if offered == TRANSMIT_FRAMES_MAX {
                 return Transmitted::Full;
             }
-            match link.transmit(now, frame) {
+            let sent = link.transmit(now, frame);
+            if let Some(watch) = frame_watch
+                && sent.is_ok()
+            {
+                let mut parts = vec![frame.headers];
+                parts.extend(frame.payload);
+                frame_watch::show(&mut **watch, now, &parts);
+            }
+            match sent {
                 Err(TransmitError::Full) => {
                     is_full = true;
                     Transmitted::Full

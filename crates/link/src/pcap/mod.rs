@@ -272,7 +272,9 @@ impl<W: Write> Drop for Capture<W> {
     }
 }
 
-fn file_header(snap_bytes: u32) -> [u8; 24] {
+/// What a file begins with. Of each frame it has `snap_bytes` at most.
+#[must_use]
+pub fn file_header(snap_bytes: u32) -> [u8; 24] {
     let mut header = [0; 24];
     header[..4].copy_from_slice(&MAGIC_NANOSECONDS.to_le_bytes());
     header[4..6].copy_from_slice(&VERSION[0].to_le_bytes());
@@ -282,7 +284,11 @@ fn file_header(snap_bytes: u32) -> [u8; 24] {
     header
 }
 
-fn write_record(
+/// Writes a frame, given in parts, of which `kept_bytes` of `frame_bytes` are kept. `time_nanos` is of Unix time.
+///
+/// # Errors
+/// Those of `output`.
+pub fn write_record(
     output: &mut impl Write,
     time_nanos: u64,
     kept_bytes: u32,

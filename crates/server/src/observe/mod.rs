@@ -4,6 +4,7 @@
 //! those of each module.
 
 pub(crate) mod access_log;
+pub(crate) mod capture;
 pub(crate) mod configuration;
 pub(crate) mod connections;
 pub(crate) mod log;

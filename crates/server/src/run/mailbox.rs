@@ -17,6 +17,8 @@ use sites::Sites;
 
 use crate::observe::connections::Question;
 use crate::observe::report::Pair;
+use crate::observe::trace::PeerTrace;
+use worker::FrameWatch;
 use worker::tls::Loaded;
 
 /// Questions that wait at most: one of each thread that asks, of which there are as many.
@@ -39,6 +41,10 @@ pub(crate) enum Command {
     ShutDown,
     /// Reset every connection there is, and end.
     Abort,
+    /// Show frames to this, or to nobody.
+    WatchFrames(Option<Box<dyn FrameWatch>>),
+    /// Trace connections, those that are there included, or none.
+    Trace(Option<Box<PeerTrace>>),
     /// Send all counters here.
     Report(SyncSender<Vec<Pair>>),
 }

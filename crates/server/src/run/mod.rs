@@ -22,6 +22,7 @@ use clock::{Duration, Instant};
 use counters::{CounterSet as _, counters};
 use diskmap::Disk;
 use link::Link;
+use session::ConnectionTrace;
 use store::Notice;
 use store::StoreError;
 use tracing::{error, info, warn};
@@ -225,6 +226,11 @@ impl<L: Link, D: Disk> Serving<L, D> {
                     self.worker.shut_down(now);
                 }
                 Command::Abort => return Flow::End,
+                Command::WatchFrames(watch) => self.worker.watch_frames(watch),
+                Command::Trace(trace) => {
+                    let trace = trace.map(|trace| trace as Box<dyn ConnectionTrace>);
+                    self.worker.trace_from_now(now, trace);
+                }
                 // Whoever asked may have given up.
                 Command::Report(reply) => {
                     drop(reply.try_send(self.counters()));

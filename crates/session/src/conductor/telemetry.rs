@@ -63,6 +63,18 @@ impl Conductor {
     pub fn set_connection_trace(&mut self, trace: Box<dyn ConnectionTrace>) {
         self.telemetry.trace = Some(trace);
     }
+
+    /// Asks `trace` about every connection there is, and about those that are established from now on; `None`: none
+    /// is traced any more. Looks at the whole table once.
+    pub fn trace_from_now(&mut self, now: Instant, trace: Option<Box<dyn ConnectionTrace>>) {
+        self.telemetry.trace = trace;
+        for index in 0..self.connections.places() {
+            if let Some(client) = self.connections.clients.entry_mut(index) {
+                client.is_traced = false;
+                self.telemetry.begin_trace(now, client);
+            }
+        }
+    }
 }
 
 impl Telemetry {

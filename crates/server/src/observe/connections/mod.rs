@@ -21,7 +21,7 @@ use session::PageLimits;
 use worker::{Page, Worker};
 
 use crate::observe::trace::Peers;
-use crate::run::mailbox::MailSender;
+use crate::run::mailbox::{Command, MailSender};
 
 /// Rows of one page.
 pub(crate) const PAGE_ROWS_MAX: usize = 64;
@@ -79,7 +79,7 @@ impl Query {
 }
 
 /// Percent-decodes a part of a query; what is no UTF-8 is replaced.
-fn decode(part: &[u8]) -> String {
+pub(crate) fn decode(part: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part;
     while let Some((&first, behind)) = rest.split_first() {
@@ -167,6 +167,13 @@ impl Asker {
     #[must_use]
     pub(crate) const fn new(workers: Vec<MailSender>) -> Self {
         Self { workers }
+    }
+
+    /// Has every worker do this.
+    pub(crate) fn command(&self, mut command: impl FnMut() -> Command) {
+        for worker in &self.workers {
+            worker.command(command());
+        }
     }
 
     /// The lines of JSON that answer `query`: one for each connection, and, if there are more than

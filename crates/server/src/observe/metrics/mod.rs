@@ -152,6 +152,16 @@ impl Page {
         }
     }
 
+    /// Unix time of the worker's [`Instant::ZERO`], nanoseconds.
+    #[must_use]
+    pub(crate) fn unix_nanos_at_zero(&self) -> u64 {
+        let unix = time::SystemTime::now().duration_since(time::UNIX_EPOCH);
+        let zero = unix
+            .unwrap_or_default()
+            .saturating_sub(self.epoch.elapsed());
+        u64::try_from(zero.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// The worker's time.
     #[must_use]
     pub(crate) fn now(&self) -> Instant {

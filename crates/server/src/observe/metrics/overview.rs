@@ -161,6 +161,18 @@ impl Overview {
         !self.workers.is_empty() && workers.all(|page| page.is_ready(page.now()))
     }
 
+    /// Unix time of the workers' [`clock::Instant::ZERO`], nanoseconds.
+    #[must_use]
+    pub(crate) fn unix_nanos_at_zero(&self) -> u64 {
+        (self.workers.first()).map_or(0, |page| page.unix_nanos_at_zero())
+    }
+
+    /// Whether the settings have connections traced to a file.
+    #[must_use]
+    pub(crate) fn is_tracing(&self) -> bool {
+        self.outputs.trace.is_some()
+    }
+
     /// How frames travel, by worker.
     #[must_use]
     pub(crate) fn links(&self) -> &[LinkInfo] {

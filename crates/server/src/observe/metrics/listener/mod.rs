@@ -25,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::overview::Overview;
 use super::{Health, text};
 use crate::failure::Failure;
+use crate::observe::capture::{self, CaptureKind, CaptureQuery};
 use crate::observe::connections::{Asker, Query};
 use crate::run::mailbox::QUESTIONS_MAX;
 use crate::start::host;
@@ -41,7 +42,7 @@ pub(crate) const HEAD_TIME_MAX: Duration = Duration::from_secs(2);
 const LINES_TYPE: &str = "application/x-ndjson";
 const JSON_TYPE: &str = "application/json";
 /// What has viewers in it, or names files of the host.
-const THIS_HOST_ONLY: [&str; 3] = ["/connections", "/config", "/sites"];
+const THIS_HOST_ONLY: [&str; 5] = ["/connections", "/config", "/sites", "/pcap", "/trace"];
 /// Plots what `/metrics` says; it needs nothing from elsewhere.
 const PAGE: &str = include_str!("page.html");
 /// Pause after no connection could be taken, for want of descriptors for example.
@@ -91,9 +92,10 @@ impl Listener {
         let wanted = Arc::new(Mutex::new(wanted));
         for _ in 0..THREADS {
             let (wanted, asker) = (Arc::clone(&wanted), asker.clone());
+            let overview = Arc::clone(overview);
             let thread = thread::Builder::new().name("atlas-lists".into());
             thread
-                .spawn(move || make_lists(&wanted, &asker))
+                .spawn(move || make_lists(&wanted, &overview, &asker))
                 .map_err(refuse)?;
         }
         let mut server = Server {
@@ -149,14 +151,20 @@ enum Answer {
     Reply(String),
     /// The connections.
     List { query: Query, head_only: bool },
+    /// What one client and the server say.
+    Capture(CaptureQuery),
 }
 
-/// A list of connections that somebody waits for.
+/// What somebody waits for longer.
 struct List {
     stream: TcpStream,
-    query: Query,
-    head_only: bool,
+    wanted: Wanted,
     deadline: Instant,
+}
+
+enum Wanted {
+    Connections { query: Query, head_only: bool },
+    Capture(CaptureQuery),
 }
 
 impl Server {
@@ -280,26 +288,26 @@ impl Server {
                 // What a client does wrong is its own business.
                 Err(_) => return false,
             }
-            let reply = match answer(head, &self.overview, client.peer) {
-                Answer::Reply(reply) => reply,
-                Answer::List { query, head_only } => {
+            let wanted = match answer(head, &self.overview, client.peer) {
+                Answer::Reply(reply) => Err(reply),
+                Answer::List { query, head_only } => Ok(Wanted::Connections { query, head_only }),
+                Answer::Capture(query) => Ok(Wanted::Capture(query)),
+            };
+            let reply = match wanted {
+                Err(reply) => reply,
+                Ok(wanted) => {
                     let Ok(stream) = client.stream.try_clone() else {
                         return false;
                     };
                     let list = List {
                         stream,
-                        query,
-                        head_only,
+                        wanted,
                         deadline: client.exchange_until,
                     };
                     if self.lists.try_send(list).is_ok() {
                         return false;
                     }
-                    reply(
-                        "503 Service Unavailable",
-                        head_only,
-                        "too many lists at once\n",
-                    )
+                    reply("503 Service Unavailable", false, "too many lists at once\n")
                 }
             };
             client.deadline = client.exchange_until;
@@ -341,24 +349,27 @@ fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
 }
 
 /// A thread that lists connections, one request after the other.
-fn make_lists(wanted: &Mutex<Receiver<List>>, asker: &Asker) {
+fn make_lists(wanted: &Mutex<Receiver<List>>, overview: &Overview, asker: &Asker) {
     loop {
         let list = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(list) = list else {
             return;
         };
         // What a client does wrong is its own business.
-        let _ = send_list(list, asker);
+        let _ = send_list(list, overview, asker);
     }
 }
 
-fn send_list(list: List, asker: &Asker) -> io::Result<()> {
+fn send_list(list: List, overview: &Overview, asker: &Asker) -> io::Result<()> {
     let List {
         mut stream,
-        query,
-        head_only,
+        wanted,
         deadline,
     } = list;
+    let (query, head_only) = match wanted {
+        Wanted::Connections { query, head_only } => (query, head_only),
+        Wanted::Capture(query) => return capture::answer(stream, query, overview, asker),
+    };
     let reply = list_reply(asker, &query, head_only, deadline);
     stream.set_nonblocking(false)?;
     let mut rest = reply.as_bytes();
@@ -438,10 +449,21 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
             Ok(query) => return Answer::List { query, head_only },
             Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
         },
+        "/pcap" | "/trace" => {
+            let kind = match path {
+                "/pcap" => CaptureKind::Pcap,
+                _ => CaptureKind::Trace,
+            };
+            match CaptureQuery::parse(kind, request.query.unwrap_or_default()) {
+                Ok(query) if !head_only => return Answer::Capture(query),
+                Ok(_) => reply("405 Method Not Allowed", head_only, ""),
+                Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
+            }
+        }
         _ => reply(
             "404 Not Found",
             head_only,
-            "there are /, /metrics, /health, /ready, /connections, /config and /sites\n",
+            "there are /, /metrics, /health, /ready, /connections, /config, /sites, /pcap and /trace\n",
         ),
     })
 }

@@ -46,6 +46,7 @@ fn asked_by(peer: &str, line: &str, host: &str, watched: &Watched) -> (String, S
             let deadline = std::time::Instant::now() + EXCHANGE_TIME_MAX;
             list_reply(&watched.asker, &query, head_only, deadline)
         }
+        Answer::Capture(_) => "capture\r\n\r\n".into(),
     };
     let (head, body) = reply.split_once("\r\n\r\n").unwrap();
     let length = format!("Content-Length: {}\r\n", body.len());
@@ -139,6 +140,24 @@ fn settings_and_sites_are_told_to_this_host() {
             let (head, _) = asked_by(peer, path, host, &watched);
             assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
         }
+    }
+}
+
+#[test]
+fn captures_are_for_this_host_and_name_a_client() {
+    let watched = Watched {
+        overview: overview(vec![page()]),
+        asker: asker(),
+    };
+    for path in ["/pcap", "/trace"] {
+        let asked = |peer, line: &str| asked_by(peer, line, "localhost:9100", &watched).0;
+        let line = format!("GET {path}?client=192.0.2.7&seconds=5");
+        assert_eq!(asked("127.0.0.1:5000", &line), "capture");
+        assert!(asked("192.0.2.9:5000", &line).starts_with("HTTP/1.1 403 "));
+        let line = format!("GET {path}");
+        assert!(asked("127.0.0.1:5000", &line).starts_with("HTTP/1.1 400 "));
+        let line = format!("HEAD {path}?client=192.0.2.7");
+        assert!(asked("127.0.0.1:5000", &line).starts_with("HTTP/1.1 405 "));
     }
 }
 
