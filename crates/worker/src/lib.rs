@@ -236,6 +236,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         // Before objects are released: the log needs their paths.
         self.log_warnings(now);
         progressed |= self.release_objects();
+        self.conductor.flush_request_log();
         let in_use = self.in_use(blocked_on_link);
         self.slots
             .end_round(now, progressed, in_use, blocked_on_link);

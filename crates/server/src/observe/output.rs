@@ -33,7 +33,7 @@ pub(crate) trait Target: Send {
 /// What may wait to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OutputLimits {
-    /// Lines; room for as many is allocated at start.
+    /// Pieces, each of a line or several; room for as many is allocated at start.
     pub lines_max: usize,
     /// Bytes of them.
     pub bytes_max: usize,
@@ -42,11 +42,18 @@ pub(crate) struct OutputLimits {
 /// A handle to the thread; its clones share one queue.
 #[derive(Debug)]
 pub(crate) struct Output {
-    sender: SyncSender<Vec<u8>>,
+    sender: SyncSender<Piece>,
     shared: Arc<Shared>,
     bytes_max: usize,
     /// Disconnected once the thread has ended.
     ended: Mutex<Receiver<()>>,
+}
+
+/// Whole lines, and how many they are.
+#[derive(Debug, Default)]
+struct Piece {
+    bytes: Vec<u8>,
+    lines: u64,
 }
 
 #[derive(Debug, Default)]
@@ -91,16 +98,23 @@ impl Output {
 
     /// Queues a line with its line break; an empty one is ignored. Returns whether there was room.
     pub(crate) fn push(&self, line: Vec<u8>) -> bool {
-        if line.is_empty() {
+        self.push_lines(line, 1)
+    }
+
+    /// The same for several lines, which are written or dropped together.
+    pub(crate) fn push_lines(&self, text: Vec<u8>, lines: u64) -> bool {
+        if text.is_empty() {
             return true;
         }
-        let bytes = line.len();
+        let bytes = text.len();
         let waiting = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if waiting + bytes <= self.bytes_max && self.sender.try_send(line).is_ok() {
+        if waiting + bytes <= self.bytes_max
+            && self.sender.try_send(Piece { bytes: text, lines }).is_ok()
+        {
             return true;
         }
         self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.count_dropped(1);
+        self.count_dropped(lines);
         false
     }
 
@@ -132,13 +146,13 @@ impl Output {
 
     /// Wakes the thread by an empty line. If the queue is full, the thread is awake anyway.
     fn wake(&self) {
-        let _ = self.sender.try_send(Vec::new());
+        let _ = self.sender.try_send(Piece::default());
     }
 }
 
 /// The thread's side.
 struct Writer<T> {
-    receiver: Receiver<Vec<u8>>,
+    receiver: Receiver<Piece>,
     target: T,
     shared: Arc<Shared>,
 }
@@ -148,14 +162,14 @@ impl<T: Target> Writer<T> {
         let mut batch = Vec::with_capacity(BATCH_BYTES);
         let mut next = self.receiver.recv().ok();
         while let Some(first) = next {
-            let mut lines = u64::from(!first.is_empty());
+            let mut lines = first.lines;
             batch.clear();
-            batch.extend_from_slice(&first);
+            batch.extend_from_slice(&first.bytes);
             while batch.len() < BATCH_BYTES
-                && let Ok(line) = self.receiver.try_recv()
+                && let Ok(piece) = self.receiver.try_recv()
             {
-                lines += u64::from(!line.is_empty());
-                batch.extend_from_slice(&line);
+                lines += piece.lines;
+                batch.extend_from_slice(&piece.bytes);
             }
             // Asked before this line was taken out: what follows goes to the new file.
             if self.shared.is_reopen_wanted.swap(false, Ordering::AcqRel) {

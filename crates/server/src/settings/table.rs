@@ -379,8 +379,9 @@ settings! {
     METRICS = metrics: String => metrics,
         text("string", "none", "`ADDRESS:PORT` of the host's own"),
         "Where `/metrics` (OpenMetrics text), `/health` and `/ready` are answered, over plain HTTP through \
-         the host's own TCP, not through the link. [What the metrics mean](metrics.md). \
-         `/connections` lists connections, for this host only: [what it says](slow-streams.md).",
+         the host's own TCP, not through the link, and at `/` a page that plots them. [What the metrics mean](metrics.md). \
+         For this host only: `/connections` lists connections ([what it says](slow-streams.md)), `/config` and `/sites` \
+         tell what is in force, `/pcap` and `/trace` what one client and the server say.",
         flag "--metrics" {
             /// Answer at this address of the host's own with metrics and health [default: off]
             ///

@@ -180,15 +180,21 @@ enum End {
 }
 
 impl Line {
-    /// The beginning of a line, as it is when its reply begins. `id` is the request's.
-    pub(super) fn new(style: LogStyle, request: &LoggedRequest<'_>, id: u64) -> Self {
+    /// The beginning of a line, as it is when its reply begins. `id` is the request's; the line is written to `room`,
+    /// which is empty.
+    pub(super) fn new(
+        style: LogStyle,
+        request: &LoggedRequest<'_>,
+        id: u64,
+        room: Vec<u8>,
+    ) -> Self {
         match style.format {
-            Format::Combined => Self::combined(request),
-            Format::Json => Self::json(style.fields, request, id),
+            Format::Combined => Self::combined(request, room),
+            Format::Json => Self::json(style.fields, request, id, room),
         }
     }
 
-    fn combined(request: &LoggedRequest<'_>) -> Self {
+    fn combined(request: &LoggedRequest<'_>, mut line: Vec<u8>) -> Self {
         let text = &request.text;
         let fields = [
             Some(text.request_line).filter(|line| !line.is_empty()),
@@ -196,7 +202,7 @@ impl Line {
             text.user_agent,
         ];
         let room: usize = fields.iter().flatten().map(|field| field.len()).sum();
-        let mut line = Vec::with_capacity(FRAME_BYTES_MAX + room);
+        line.reserve(FRAME_BYTES_MAX + room);
         let _ = write!(line, "{} - - [", request.peer);
         let time_at = line.len();
         line.extend_from_slice(&[0; TIME_BYTES]);
@@ -215,7 +221,7 @@ impl Line {
         }
     }
 
-    fn json(fields: Fields, request: &LoggedRequest<'_>, id: u64) -> Self {
+    fn json(fields: Fields, request: &LoggedRequest<'_>, id: u64, mut line: Vec<u8>) -> Self {
         let text = &request.text;
         let chosen = [
             Some(text.request_line),
@@ -224,7 +230,7 @@ impl Line {
             text.user_agent,
         ];
         let room: usize = chosen.iter().flatten().map(|text| text.len()).sum();
-        let mut line = Vec::with_capacity(JSON_FRAME_BYTES + room);
+        line.reserve(JSON_FRAME_BYTES + room);
         line.push(b'{');
         let mut members = Members {
             line: &mut line,
@@ -271,6 +277,11 @@ impl Line {
     /// What it takes, bytes.
     pub(super) const fn bytes(&self) -> usize {
         self.text.capacity()
+    }
+
+    /// The memory that it was written to.
+    pub(super) fn into_room(self) -> Vec<u8> {
+        self.text
     }
 
     /// The whole line, when its reply has ended, `now`.
