@@ -158,8 +158,8 @@ counters! {
         pub http_cmcd_starvation_count: u64,
         /// Requests of `http_cmcd_count` whose player told a throughput that it measured (`mtp`).
         pub http_cmcd_throughput_count: u64,
-        /// Those throughputs added up, kilobits a second: divided by `http_cmcd_throughput_count`, their mean.
-        pub http_cmcd_throughput_kilobits: u64,
+        /// Those throughputs added up, bytes a second: divided by `http_cmcd_throughput_count`, their mean.
+        pub http_cmcd_throughput_bytes: u64,
         /// Replies queued, of any status.
         pub http_reply_count: u64,
         /// Replies queued with a status of 400 or above.

@@ -217,7 +217,7 @@ impl Telemetry {
         self.counters.http_cmcd_starvation_count += u64::from(cmcd.is_starved);
         if let Some(kilobits) = cmcd.throughput_kbps {
             self.counters.http_cmcd_throughput_count += 1;
-            self.counters.http_cmcd_throughput_kilobits += u64::from(kilobits);
+            self.counters.http_cmcd_throughput_bytes += u64::from(kilobits) * 125;
         }
         if let Some(millis) = cmcd.buffer_ms {
             let buffer = Duration::from_millis(millis.into());
