@@ -16,8 +16,10 @@ use crate::stream_map::{Layout, ObjectPlace};
 use crate::{LookupError, LookupToken, Object, TraceEvent};
 
 /// A file that has changed is looked at again after this time: a program that writes a file anew has cut it first,
-/// and writes microseconds later, unless it loses its processor.
+/// and writes microseconds later, unless it loses its processor. Each further time it is twice as long.
 const CHANGED_PAUSE: Duration = Duration::from_millis(2);
+/// How often the pause becomes twice as long: the last is 256 ms, which any writer that still runs gets its processor in.
+const PAUSE_DOUBLINGS_MAX: u32 = 7;
 
 /// The reply that is being written, before it is copied into its client's stream, and its date.
 #[derive(Debug)]
@@ -290,7 +292,9 @@ impl Conductor {
     /// The path of `held` will be looked up again.
     fn pause(&mut self, now: Instant, index: u32, held: HeldRequest) {
         if let Some(client) = self.connections.clients.entry_mut(index) {
-            client.exchange = Exchange::Changed(now + CHANGED_PAUSE, held);
+            let doublings = u32::from(held.beginnings.saturating_sub(1));
+            let pause = CHANGED_PAUSE * (1 << doublings.min(PAUSE_DOUBLINGS_MAX));
+            client.exchange = Exchange::Changed(now + pause, held);
         }
         self.update_queues_and_timers(now, index);
     }
