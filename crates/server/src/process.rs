@@ -27,25 +27,20 @@ pub fn main() -> ExitCode {
             source = Some(Arc::clone(&file.source));
             Settings::merge(args.common, file).and_then(|settings| action(&settings))
         }
+        Command::Check(args) if args.keys => {
+            list_keys();
+            Ok(())
+        }
         Command::Check(args) => {
+            let has_path = args.path.is_some();
             let common = CommonArgs {
-                path: args.path.clone().unwrap_or_default(),
-                config: args.file.clone(),
+                path: args.path.unwrap_or_default(),
+                config: args.file,
                 ..CommonArgs::default()
             };
             let file = FileConfig::of_args(&common);
             source = Some(Arc::clone(&file.source));
-            let settings = if args.keys {
-                None
-            } else {
-                Some(Settings::merge(common, file))
-            };
-            match settings {
-                None => Ok(list_keys()),
-                Some(settings) => {
-                    settings.and_then(|settings| check_file(&settings, args.path.is_some()))
-                }
-            }
+            Settings::merge(common, file).and_then(|settings| check_file(&settings, has_path))
         }
         Command::Doctor(args) => doctor::run(&args),
         Command::Store { command } => store_command::run(&command),
