@@ -6,6 +6,8 @@
 //!
 //! It refuses keys that mean nothing beside each other. Bounds: those of the crate `sites`.
 
+mod cors;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -18,8 +20,7 @@ use sites::networks::SourceFilter;
 use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Rate, Redirect, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
 
-use toml::de::DeValue;
-
+use self::cors::CorsChoice;
 use super::amount::{parse_rate, parse_size};
 use super::file::{Amount, FileText, Reader, Table, Value, Written};
 use super::problems::Problems;
@@ -174,27 +175,6 @@ pub(crate) fn documentation() -> String {
         RuleTable::documentation(),
         LinkTable::documentation()
     )
-}
-
-/// Pages of which origins may read replies, as written.
-#[derive(Clone, PartialEq, Debug, serde::Serialize)]
-#[serde(untagged)]
-enum CorsChoice {
-    Switch(bool),
-    Origins(Vec<String>),
-}
-
-impl Written for CorsChoice {
-    fn read(value: &Value<'_>, expected: &str, reader: &mut Reader<'_>) -> Option<Self> {
-        match value.get_ref() {
-            DeValue::Boolean(is_on) => Some(Self::Switch(*is_on)),
-            DeValue::Array(_) => Vec::read(value, expected, reader).map(Self::Origins),
-            _ => {
-                reader.mismatch(value, "true, false or a list of origins");
-                None
-            }
-        }
-    }
 }
 
 /// Errors that a rule may answer by, and that may have files as their bodies.
