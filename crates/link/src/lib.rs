@@ -94,6 +94,9 @@ pub const IP_PACKET_BYTES_MAX: u32 = 65_535;
 /// 40 full packets of 64 KB at 40 Gb/s, well inside any device queue. `[guess]`
 pub const FULL_RETRY_AFTER: Duration = Duration::from_micros(500);
 
+/// Payload in a slot, bytes, that is worth a loan: below, a copy is cheaper than a completion. `[guess]`
+pub const LENT_BYTES_MIN: usize = 4_096;
+
 /// How long a device may refuse every frame before the link drops the current one.
 ///
 /// A frame that waits blocks all frames behind it, answers to ARP included. A device may refuse a

@@ -60,7 +60,7 @@ use wire::MacAddress;
 use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
 
 use objects::Objects;
-use slot_budget::{InUse, SlotBudget};
+use slot_budget::SlotBudget;
 use tls::{Handshaker, Loaded};
 use warnings::{Kind, Warning, Warnings, push_errno};
 
@@ -217,7 +217,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// # Errors
     /// The interface was removed, or the disk accepts no more reads: the worker cannot go on.
     pub fn step(&mut self, now: Instant) -> Result<Step, WorkerError> {
-        self.slots.begin_round(now, self.in_use(false));
+        self.slots.begin_round(now);
         let mut progressed = self.receive(now)? > 0;
         progressed |= self.take_answers(now);
         progressed |= self.take_completions(now);
@@ -237,9 +237,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.log_warnings(now);
         progressed |= self.release_objects();
         self.conductor.flush_request_log();
-        let in_use = self.in_use(blocked_on_link);
-        self.slots
-            .end_round(now, progressed, in_use, blocked_on_link);
+        self.slots.end_round(now, progressed, blocked_on_link);
         self.counters.server_step_rounds += 1;
         self.counters.server_empty_rounds += u64::from(!progressed);
         self.counters.server_blocked_rounds += u64::from(blocked_on_link);
@@ -392,19 +390,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
         Ok(count)
     }
 
-    /// Slots in use. What is filled waits for the link if that is full, else for what is read before it.
-    fn in_use(&self, is_link_full: bool) -> InUse {
-        let all = self.arena.slot_count() - self.arena.free_count();
-        let reading = self.disk.in_flight().min(all);
-        let of_link = if is_link_full {
-            all - reading
-        } else {
-            self.arena.lent_count().min(all - reading)
-        };
-        InUse {
-            of_disk: all - of_link,
-            of_link,
-        }
+    /// Slots in use.
+    fn in_use(&self) -> usize {
+        self.arena.slot_count() - self.arena.free_count()
     }
 
     /// Slots on loan that the link's device has read.
@@ -415,6 +403,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         } = self;
         let lent = arena.lent_count();
         if lent == 0 {
+            slots.adapt(now, false);
             return false;
         }
         let elapsed = now.since(since);
@@ -423,7 +412,9 @@ impl<L: Link, D: Disk> Worker<L, D> {
             arena.give_back(slot);
             slots.give_back(slot);
         });
-        arena.lent_count() < lent
+        let is_any_back = arena.lent_count() < lent;
+        slots.adapt(now, is_any_back);
+        is_any_back
     }
 
     /// Look-ups that the store could not answer at once.
@@ -566,7 +557,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
     fn fetch(&mut self, now: Instant) -> Result<bool, WorkerError> {
         let mut enqueued = 0;
         while enqueued < READS_MAX {
-            if !self.slots.permit(self.in_use(false)) {
+            if !self.slots.permit(self.in_use()) {
                 if self.conductor.wants_read() {
                     self.slots.hold();
                     self.counters.server_held_rounds += 1;
@@ -580,7 +571,6 @@ impl<L: Link, D: Disk> Worker<L, D> {
                 self.conductor.return_read(&mut self.arena, plan);
                 break;
             }
-            self.slots.begin_read();
             enqueued += 1;
         }
         self.disk.sqsync(now).map_err(WorkerError::Disk)?;
@@ -624,8 +614,18 @@ impl<L: Link, D: Disk> Worker<L, D> {
         })
     }
 
-    /// Sends frames. Returns whether any was sent, and whether the link is full.
+    /// Sends frames, and more if they wait for slots that have come back meanwhile. Returns whether any was sent, and
+    /// whether the link is full.
     fn transmit(&mut self, now: Instant) -> (bool, bool) {
+        let (mut is_any, mut is_full) = self.offer_frames(now);
+        while self.slots.is_blocked() && self.take_back_slots(now) {
+            let more = self.offer_frames(now);
+            (is_any, is_full) = (is_any | more.0, more.1);
+        }
+        (is_any, is_full)
+    }
+
+    fn offer_frames(&mut self, now: Instant) -> (bool, bool) {
         let Self {
             link,
             conductor,
@@ -639,6 +639,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
         let mut sink = |frame: &wire::Outgoing<'_>| {
             // The round's limit, not the link's: the next round goes on at once.
             if offered == TRANSMIT_FRAMES_MAX {
+                return Transmitted::Full;
+            }
+            let last = frame.payload.last();
+            let is_for_loan = last.is_some_and(|part| part.len() >= link::LENT_BYTES_MIN);
+            if is_for_loan && !slots.permit_loan(now) {
                 return Transmitted::Full;
             }
             let sent = link.transmit(now, frame);

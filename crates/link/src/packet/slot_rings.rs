@@ -28,6 +28,7 @@ use std::thread;
 use memory::SlotMemory;
 use wire::Outgoing;
 
+use crate::LENT_BYTES_MIN;
 use crate::sys;
 use crate::vnet::{VNET_HEADER_BYTES, VnetHeader};
 
@@ -42,9 +43,6 @@ const KERNEL_BYTES: usize = 64;
 
 /// Bytes before the payload's last part that are worth copying: headers, and a reply's head.
 const BEFORE_BYTES_MAX: usize = 2048;
-
-/// Payload that is worth a loan: below, a copy is cheaper than a completion. `[guess]`
-const LENT_BYTES_MIN: usize = 4096;
 
 /// Where the frame's length is in `struct tpacket2_hdr`, behind the entry's status.
 const OFFSET_LENGTH: usize = 4;

@@ -19,9 +19,7 @@ use memory::SlotMemory;
 use wire::Outgoing;
 
 use super::queue::CELL_BYTES;
-
-/// Payload that is worth a loan: below, a copy is cheaper than a completion. `[guess]`
-const LENT_BYTES_MIN: usize = 4_096;
+use crate::LENT_BYTES_MIN;
 
 /// The part of a frame's payload that is sent from its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]

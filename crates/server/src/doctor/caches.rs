@@ -91,7 +91,7 @@ mod tests {
         let found = |slots: u64| cache(&tree, slots << 20).found;
         assert_eq!(
             found(32),
-            "unknown; a worker has 2 to 32 MiB of slots in use"
+            "unknown; a worker has 1 to 32 MiB of slots in use"
         );
         for (index, level, size, ways) in [(2, 2, "2048K", 16), (3, 3, "20480K", 20)] {
             let place = format!("sys/devices/system/cpu/cpu0/cache/index{index}");
