@@ -221,9 +221,8 @@ impl Directories {
     fn note_followed(&mut self, now: Instant, index: usize, followed: &Result<bool, StoreError>) {
         let may_ask = self.may_ask_path(index);
         let served = &mut self.served[index];
-        served
-            .path_watch
-            .note_followed(now, followed.is_ok(), may_ask);
+        let is_new = followed.as_ref().ok().copied();
+        served.path_watch.note_followed(now, is_new, may_ask);
         let had_failed = core::mem::replace(&mut served.has_failed, followed.is_err());
         match followed {
             Ok(true) => self.notice = Some(Notice::Switched(served.current.path().to_owned())),

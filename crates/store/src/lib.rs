@@ -191,7 +191,7 @@ pub enum Source {
         descriptor: OwnedFd,
         /// From the same `statx` as the metadata.
         attributes: Attributes,
-        /// Whether the object's name is the path of the file in the directories.
+        /// Whether the object's name is the path of the file in its directory.
         symlinks: Symlinks,
         /// Nobody can change its content while it is open: nothing to check after reads.
         is_fixed: bool,
@@ -322,7 +322,7 @@ pub enum StoreRefusal {
     /// The path does not exist.
     #[error("no such object")]
     NotFound,
-    /// A directories.
+    /// A directory.
     #[error("a directory")]
     Directory,
     /// The path exists and must not be served: no permission, a symbolic link that leads outside,
@@ -360,7 +360,7 @@ pub enum StoreError {
         error: std::io::Error,
     },
     /// The kernel has no `openat2`, or a filter refuses it. There is nothing in its place: no other
-    /// call keeps a path beneath a directories.
+    /// call keeps a path beneath a directory.
     #[error(
         "the system call openat2 is refused ({0}); allow it in the seccomp profile; in a unit for systemd \
          leave out RestrictSUIDSGID= and DynamicUser=, which implies it; before Linux 5.6 there is none"
@@ -433,7 +433,7 @@ enum Opening {
 }
 
 impl Store {
-    /// Serves the files of a directories. Starts the threads.
+    /// Serves the files of a directory. Starts the threads.
     ///
     /// # Errors
     /// What is missing, and what to do about it.
@@ -957,7 +957,7 @@ impl Store {
         }
     }
 
-    /// The catalogue, to change its entries; `None` for a directories.
+    /// The catalogue, to change its entries; `None` for directories.
     pub fn catalogue_mut(&mut self) -> Option<&mut Catalogue> {
         match &mut self.backend {
             Backend::Directories(_) | Backend::Volume(_) => None,

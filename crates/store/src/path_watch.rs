@@ -89,12 +89,16 @@ impl PathWatch {
         self.follows
     }
 
-    /// A thread has followed the path, or failed to. `may_ask`: the worker may ask the caches.
-    pub(crate) fn note_followed(&mut self, now: Instant, is_ok: bool, may_ask: bool) {
+    /// A thread has followed the path, and found another directory or not; `None`: it failed to. `may_ask`: the
+    /// worker may ask the caches.
+    pub(crate) fn note_followed(&mut self, now: Instant, is_new: Option<bool>, may_ask: bool) {
         let belief = if may_ask { UNKNOWN_BELIEF } else { PATH_BELIEF };
         self.believed_until = Some(now + belief);
-        if !is_ok {
-            self.failed_until = now + PATH_BELIEF;
+        match is_new {
+            // The caches have no answer for another reason than before: its link is new.
+            Some(true) => self.unknown_since = None,
+            Some(false) => {}
+            None => self.failed_until = now + PATH_BELIEF,
         }
         self.asked_at = None;
     }
@@ -120,7 +124,7 @@ mod tests {
             assert_eq!(watch.wants_follow(START, never), follows);
             let next = START + NS;
             assert!(watch.wants_follow(next, || Elsewhere));
-            watch.note_followed(next + NS, true, true);
+            watch.note_followed(next + NS, Some(true), true);
             assert!(!watch.wants_follow(next + NS, || Same));
         }
     }
@@ -129,19 +133,30 @@ mod tests {
     fn without_an_answer_for_long_a_thread_asks_once_in_a_while() {
         let mut watch = PathWatch::new();
         assert!(watch.wants_follow(START, || Unknown));
-        watch.note_followed(START, true, true);
+        watch.note_followed(START, Some(false), true);
         let settled = START + SETTLING_TIME;
         assert!(watch.wants_follow(settled - NS, || Unknown));
-        watch.note_followed(settled - NS, true, true);
+        watch.note_followed(settled - NS, Some(false), true);
         assert!(!watch.wants_follow(settled, || Unknown));
         let due = settled - NS + UNKNOWN_BELIEF;
         assert!(!watch.wants_follow(due - NS, || Unknown));
         assert!(watch.wants_follow(due, || Unknown));
-        watch.note_followed(due, true, true);
+        watch.note_followed(due, Some(false), true);
         let next = due + NS;
         assert!(!watch.wants_follow(next, || Same));
         let after = next + NS;
         assert!(watch.wants_follow(after, || Unknown), "it was known before");
+    }
+
+    #[test]
+    fn a_path_that_is_switched_again_and_again_is_followed_each_time() {
+        let mut watch = PathWatch::new();
+        let mut now = START;
+        for _ in 0..100 {
+            assert!(watch.wants_follow(now, || Unknown), "at {now:?}");
+            watch.note_followed(now, Some(true), true);
+            now += UNKNOWN_BELIEF / 2;
+        }
     }
 
     #[test]
@@ -151,7 +166,7 @@ mod tests {
         let due = START + PATH_BELIEF;
         assert!(!watch.wants_follow(due - NS, || NotAsked));
         assert!(watch.wants_follow(due, || NotAsked));
-        watch.note_followed(due + NS, true, false);
+        watch.note_followed(due + NS, Some(false), false);
         let next = due + NS + PATH_BELIEF;
         assert!(!watch.wants_follow(next - NS, || NotAsked));
         assert!(watch.wants_follow(next, || NotAsked));
@@ -161,11 +176,11 @@ mod tests {
     fn a_directory_that_cannot_be_opened_is_left_alone_for_a_while() {
         let mut watch = PathWatch::new();
         assert!(watch.wants_follow(START, || Elsewhere));
-        watch.note_followed(START, false, true);
+        watch.note_followed(START, None, true);
         let due = START + PATH_BELIEF;
         assert!(!watch.wants_follow(due - NS, || Elsewhere));
         assert!(watch.wants_follow(due, || Elsewhere));
-        watch.note_followed(due, true, true);
+        watch.note_followed(due, Some(false), true);
         let next = due + NS;
         assert!(watch.wants_follow(next, || Elsewhere), "another directory");
     }
