@@ -8,10 +8,12 @@ use std::error::Error;
 
 use http::{Parsed, parse_request};
 use sites::rules::Rule;
-use sites::{Client, Site, Sites};
+use sites::{Client, LastRule, Site, Sites};
 
 const SITES: usize = 200;
 const RULES: usize = 20;
+/// A digit of the path.
+const SEGMENT_AT: usize = 44;
 const HEAD: &[u8] = b"GET /live/channel7/video_1080p/segment-123456.m4s HTTP/1.1\r\n\
     Host: www.site117.example\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36\r\n\
     Accept: */*\r\nAccept-Encoding: identity\r\nOrigin: https://player.example\r\nConnection: keep-alive\r\n\r\n";
@@ -48,8 +50,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let sites = (0..count).map(|index| site(name(index), rules)).collect();
     let sites = Sites::new(sites, Site::default()).map_err(|(_, problem)| problem)?;
-    for _ in 0..requests {
-        let Parsed::Complete { request, .. } = parse_request(std::hint::black_box(HEAD)) else {
+    let mut last = LastRule::default();
+    let mut head = HEAD.to_vec();
+    for number in 0..requests {
+        // Each asks for another segment.
+        head[SEGMENT_AT] = b'0' + u8::try_from(number % 10)?;
+        let Parsed::Complete { request, .. } = parse_request(std::hint::black_box(&head)) else {
             return Err("a whole head".into());
         };
         let client = Client {
@@ -57,8 +63,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             is_secure: true,
             unix_seconds: 1_764_155_000,
         };
-        std::hint::black_box(sites.decide(&request, &client));
-        std::hint::black_box(sites.rule(&request));
+        let found = sites.find(&request, &mut last);
+        std::hint::black_box(found.decide(&request, &client));
+        std::hint::black_box(sites.find(&request, &mut last).rule);
     }
     Ok(())
 }

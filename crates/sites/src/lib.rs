@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod last_rule;
 pub mod links;
 pub mod names;
 pub mod networks;
@@ -24,8 +25,11 @@ mod template;
 
 use std::net::IpAddr;
 
+pub use last_rule::LastRule;
+
 use http::{Codings, ReplyConfig, Request, Status};
 
+use last_rule::RuleIndex;
 use links::Asked;
 use names::{NameProblem, Names};
 use networks::Network;
@@ -192,18 +196,38 @@ impl Sites {
         &self.default.otherwise.replies
     }
 
-    /// What holds for this request.
+    /// What holds for this request. `last` is of these sites, and of no others.
     #[must_use]
-    pub fn rule(&self, request: &Request<'_>) -> &Rule {
-        let site = self.site(request);
-        let (_, path) = site.split_token(&request.path);
-        site.rule(path)
+    pub fn find(&self, request: &Request<'_>, last: &mut LastRule) -> Found<'_> {
+        if self.sites.is_empty() && self.default.rules.is_empty() {
+            return self.found(RuleIndex::default());
+        }
+        if let Some(index) = last.get(request) {
+            return self.found(index);
+        }
+        let site = self.names.find(request.host.unwrap_or_default());
+        let site = site.and_then(|site| usize::try_from(site).ok());
+        let compiled = self.compiled(site);
+        let (_, path) = compiled.split_token(&request.path);
+        let rule = compiled.rules.find(path, &mut last.matched);
+        let index = RuleIndex { site, rule };
+        last.set(request, index);
+        self.found(index)
+    }
+
+    fn found(&self, RuleIndex { site, rule }: RuleIndex) -> Found<'_> {
+        let site = self.compiled(site);
+        let rule = rule.and_then(|rule| site.rules.get(rule));
+        Found {
+            site,
+            rule: rule.unwrap_or(&site.otherwise),
+        }
     }
 
     /// What replies to this request say.
     #[must_use]
     pub fn replies(&self, request: &Request<'_>) -> &ReplyConfig {
-        &self.rule(request).replies
+        &self.find(request, &mut LastRule::default()).rule.replies
     }
 
     /// The object that is the body of this error; `None`: it has none.
@@ -222,13 +246,34 @@ impl Sites {
     /// What is done with a request that asks for an object.
     #[must_use]
     pub fn decide(&self, request: &Request<'_>, client: &Client) -> Verdict {
-        self.site(request).decide(request, client)
+        let found = self.find(request, &mut LastRule::default());
+        found.decide(request, client)
     }
 
     fn site(&self, request: &Request<'_>) -> &Compiled {
         let named = self.names.find(request.host.unwrap_or_default());
-        let site = named.and_then(|site| self.sites.get(usize::try_from(site).ok()?));
+        self.compiled(named.and_then(|site| usize::try_from(site).ok()))
+    }
+
+    fn compiled(&self, site: Option<usize>) -> &Compiled {
+        let site = site.and_then(|site| self.sites.get(site));
         site.unwrap_or(&self.default)
+    }
+}
+
+/// What holds for a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    site: &'a Compiled,
+    /// Its rule.
+    pub rule: &'a Rule,
+}
+
+impl Found<'_> {
+    /// What is done with the request, if it asks for an object.
+    #[must_use]
+    pub fn decide(&self, request: &Request<'_>, client: &Client) -> Verdict {
+        self.site.decide(self.rule, request, client)
     }
 }
 
@@ -262,10 +307,6 @@ impl Compiled {
         })
     }
 
-    fn rule(&self, path: &str) -> &Rule {
-        self.rules.find(path).unwrap_or(&self.otherwise)
-    }
-
     /// The token at the front of a path, and the path without it.
     fn split_token<'a>(&self, path: &'a str) -> (Option<&'a str>, &'a str) {
         let mut names = self.token_names.iter();
@@ -275,7 +316,7 @@ impl Compiled {
         }
     }
 
-    fn decide(&self, request: &Request<'_>, client: &Client) -> Verdict {
+    fn decide(&self, rule: &Rule, request: &Request<'_>, client: &Client) -> Verdict {
         if let Some(https) = &self.https
             && !client.is_secure
             && !request.path.starts_with(ACME_PREFIX)
@@ -286,7 +327,6 @@ impl Compiled {
         if !self.serves_hidden && is_hidden(path) {
             return Verdict::Refuse(Status::NotFound);
         }
-        let rule = self.rule(path);
         let is_served = |networks: &networks::SourceFilter| networks.serves(client.source);
         if !rule.networks.as_ref().is_none_or(is_served) {
             return Verdict::Refuse(Status::Forbidden);

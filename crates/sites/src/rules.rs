@@ -250,16 +250,25 @@ impl Rules {
         })
     }
 
-    /// The rule of a path.
-    pub(crate) fn find(&self, path: &str) -> Option<&Rule> {
+    /// Which rule is a path's. `matched` is room for patterns that match.
+    pub(crate) fn find(&self, path: &str, matched: &mut Vec<usize>) -> Option<usize> {
         if self.rules.is_empty() {
             return None;
         }
-        let matched = self.matcher.matches_candidate(&Candidate::new(path));
+        let path = Candidate::new(path);
+        self.matcher.matches_candidate_into(&path, matched);
         let rules = matched
             .iter()
             .filter_map(|&pattern| self.rule_of.get(pattern));
-        self.rules.get(*rules.min()?)
+        rules.min().copied()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Rule> {
+        self.rules.get(index)
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.rules.is_empty()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
@@ -286,7 +295,8 @@ mod tests {
         let rules = patterns.iter().enumerate();
         let rules = rules.map(|(index, patterns)| (strings(patterns), rule(index)));
         let rules = Rules::new(rules.collect()).unwrap();
-        let action = rules.find(path).map(|rule| rule.action.clone());
+        let found = rules.find(path, &mut Vec::new());
+        let action = found.map(|index| rules.get(index).unwrap().action.clone());
         action.map(|action| match action {
             Action::Refuse(status) => status.code(),
             _ => 0,

@@ -188,3 +188,41 @@ fn a_rule_is_for_networks_and_for_signed_links() {
     assert!(!sites.replies(&request).cache_control);
     assert!(sites.default_replies().cache_control);
 }
+
+#[test]
+fn the_rule_that_was_found_last_is_not_that_of_another_path_or_name() {
+    let site = |names: &[&str]| Site {
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+        rules: vec![(
+            vec!["/closed/**".to_owned()],
+            Rule {
+                action: Action::Refuse(Status::Gone),
+                ..Rule::default()
+            },
+        )],
+        ..Site::default()
+    };
+    let sites = Sites::new(vec![site(&["a.example"])], Site::default()).unwrap();
+    let mut last = LastRule::default();
+    for _ in 0..2 {
+        for (name, path, is_refused) in [
+            ("a.example", "/closed/x", true),
+            ("a.example", "/closed/x", true),
+            ("a.example", "/open/x", false),
+            ("b.example", "/closed/x", false),
+            ("A.EXAMPLE:80", "/closed/x", true),
+        ] {
+            let head = format!("GET {path} HTTP/1.1\r\nHost: {name}\r\n\r\n");
+            let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+                panic!("{head}");
+            };
+            let found = sites.find(&request, &mut last);
+            let expected = if is_refused {
+                Action::Refuse(Status::Gone)
+            } else {
+                Action::Serve
+            };
+            assert_eq!(found.rule.action, expected, "{name}{path}");
+        }
+    }
+}

@@ -8,6 +8,7 @@ use http::{Coding, Method, Parsed, Request, Status};
 use sites::Verdict;
 
 use super::Conductor;
+use super::replies::ReplyDraft;
 use crate::client::{Client, Exchange, HeldRequest, low_micros};
 use crate::{Config, LookupPlan, LookupToken, TlsToken};
 
@@ -73,7 +74,7 @@ impl Conductor {
                 self.queue(now, index, held, None, http::options_reply);
                 continue;
             }
-            let decided = decide(&self.config, self.draft.unix_seconds, client, request, None);
+            let decided = decide(&self.config, &mut self.draft, client, request, None);
             self.ask_or_answer(now, index, held, decided);
         }
     }
@@ -114,12 +115,9 @@ impl Conductor {
         held: HeldRequest,
         status: Status,
     ) {
-        let page = held
-            .error
-            .is_none()
-            .then(|| self.request_of(index))
-            .flatten();
-        let page = page.and_then(|request| self.config.sites.error_page(&request, status));
+        let client = self.connections.clients.entry(index);
+        let request = client.filter(|_| held.error.is_none()).and_then(request_of);
+        let page = request.and_then(|request| self.config.sites.error_page(&request, status));
         match page.cloned() {
             Some(place) => {
                 let error = Some(status);
@@ -140,32 +138,17 @@ impl Conductor {
         }
     }
 
-    /// The request at the start of a client's input.
-    fn request_of(&self, index: u32) -> Option<Request<'_>> {
-        let client = self.connections.clients.entry(index)?;
-        match http::parse_request(client.input.as_slice()) {
-            Parsed::Complete { request, .. } => Some(request),
-            _ => None,
-        }
-    }
-
     /// Asks for an object that is not there in the coding that was asked for: in the next, or as it is. Whether
     /// there is such a thing.
     pub(super) fn ask_without(&mut self, now: Instant, index: u32, held: HeldRequest) -> bool {
         let Some(client) = self.connections.clients.entry(index) else {
             return false;
         };
-        let Some(request) = self.request_of(index).filter(|_| held.coding.is_some()) else {
+        let Some(request) = request_of(client).filter(|_| held.coding.is_some()) else {
             return false;
         };
         let after = held.coding;
-        let decided = decide(
-            &self.config,
-            self.draft.unix_seconds,
-            client,
-            request,
-            after,
-        );
+        let decided = decide(&self.config, &mut self.draft, client, request, after);
         self.ask_or_answer(now, index, held, decided);
         true
     }
@@ -181,7 +164,7 @@ impl Conductor {
             let Parsed::Complete { request, .. } = parsed else {
                 unreachable!("a request that was complete stays so");
             };
-            let decided = decide(&self.config, self.draft.unix_seconds, client, request, None);
+            let decided = decide(&self.config, &mut self.draft, client, request, None);
             self.ask_or_answer(now, index, held, decided);
             self.take_input(now, index);
         }
@@ -204,6 +187,14 @@ impl Conductor {
     }
 }
 
+/// The request at the start of a client's input.
+fn request_of(client: &Client) -> Option<Request<'_>> {
+    match http::parse_request(client.input.as_slice()) {
+        Parsed::Complete { request, .. } => Some(request),
+        _ => None,
+    }
+}
+
 /// What is looked up.
 pub(super) struct Asked {
     directory: u16,
@@ -215,7 +206,7 @@ pub(super) struct Asked {
 /// before it.
 fn decide(
     config: &Config,
-    unix_seconds: u64,
+    draft: &mut ReplyDraft,
     client: &Client,
     request: Request<'_>,
     after: Option<Coding>,
@@ -223,9 +214,10 @@ fn decide(
     let asking = sites::Client {
         source: config.sites.source(&request, client.source()),
         is_secure: client.tls.is_some(),
-        unix_seconds,
+        unix_seconds: draft.unix_seconds,
     };
-    match config.sites.decide(&request, &asking) {
+    let found = config.sites.find(&request, &mut draft.last_rule);
+    match found.decide(&request, &asking) {
         Verdict::Serve(place) => {
             let mut codings = place.codings.into_iter().flatten();
             if let Some(after) = after {

@@ -51,7 +51,7 @@ use std::sync::Arc;
 
 use clock::{Duration, Instant, earlier};
 use memory::Arena;
-use sites::Sites;
+use sites::{LastRule, Sites};
 use wire::{Ecn, Path, TcpRepr};
 
 use crate::address::Defense;
@@ -224,6 +224,7 @@ impl Conductor {
     /// Requests that are answered from now on are decided by these.
     pub fn set_sites(&mut self, sites: Arc<Sites>) {
         self.config.sites = sites;
+        self.draft.last_rule = LastRule::default();
     }
 
     /// Sets the wall clock, Unix seconds. It may jump forwards or backwards by any amount. It is

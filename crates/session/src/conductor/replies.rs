@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clock::{Duration, Instant};
 use http::{Method, Parsed, Part, Refusal, Reply, ReplyOptions, Request, Status};
 use memory::Arena;
+use sites::LastRule;
 use tcp::StreamRange;
 
 use super::Conductor;
@@ -28,6 +29,8 @@ pub(super) struct ReplyDraft {
     pub(super) parts: Vec<Part>,
     /// The wall clock, Unix seconds: for `Date`, and for nothing else here.
     pub(super) unix_seconds: u64,
+    /// The rule that was found last.
+    pub(super) last_rule: LastRule,
 }
 
 impl ReplyDraft {
@@ -36,6 +39,7 @@ impl ReplyDraft {
             text: Vec::new(),
             parts: Vec::with_capacity(2 * http::RANGES_MAX + 2),
             unix_seconds,
+            last_rule: LastRule::default(),
         }
     }
 
@@ -198,7 +202,9 @@ impl Conductor {
         let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
             unreachable!("a request that was complete stays so");
         };
-        let rule = self.config.sites.rule(&request);
+        let rule = (self.config.sites)
+            .find(&request, &mut self.draft.last_rule)
+            .rule;
         let rate = rule.rate;
         let mut options = ReplyOptions {
             config: &rule.replies,

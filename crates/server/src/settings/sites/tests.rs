@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use http::{Parsed, parse_request};
-use sites::{Client, Verdict};
+use sites::{Client, LastRule, Verdict};
 
 use super::super::tests::with_file;
 use super::*;
@@ -138,7 +138,7 @@ fn codings_rates_and_bodies_of_errors_are_the_sites_and_the_rules() {
         let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
             panic!("{head}");
         };
-        let rule = sites.rule(&request);
+        let rule = sites.find(&request, &mut LastRule::default()).rule;
         assert_eq!(rule.replies.precompressed, codings);
         let found = rule
             .rate
@@ -277,7 +277,7 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
         let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
             panic!("{head}");
         };
-        let rule = one.rule(&request);
+        let rule = one.find(&request, &mut LastRule::default()).rule;
         let found = rule
             .rate
             .map(|rate| (rate.bytes_per_second, rate.after_bytes));
