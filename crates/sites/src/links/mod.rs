@@ -119,8 +119,8 @@ impl Links {
                 expires_name,
                 expression,
             } => {
-                let hash = parameter(asked.query, hash_name).unwrap_or_default();
-                let expires = parameter(asked.query, expires_name).unwrap_or_default();
+                let hash = argument(asked.query, hash_name).unwrap_or_default();
+                let expires = argument(asked.query, expires_name).unwrap_or_default();
                 expression.allows(&decoded(hash), &decoded(expires), &self.keys, asked)
             }
         }
@@ -136,6 +136,16 @@ pub(crate) fn split_path<'a>(path: &'a str, name: &str) -> Option<(&'a str, &'a 
 /// The value of the first parameter of that name in a query, not decoded.
 fn parameter<'a>(query: &'a [u8], name: &str) -> Option<&'a [u8]> {
     value(query.split(|&byte| byte == b'&'), name)
+}
+
+/// The same with letters of the name in any case, as nginx's `$arg_NAME` finds it.
+fn argument<'a>(query: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let mut pairs = query.split(|&byte| byte == b'&');
+    pairs.find_map(|pair| {
+        let (found, value) = pair.split_at_checked(name.len())?;
+        let value = value.strip_prefix(b"=")?;
+        found.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
+    })
 }
 
 /// The value of the first cookie of that name (RFC 6265 s5.4).

@@ -1,5 +1,5 @@
 //! Secure links, as nginx's `ngx_http_secure_link_module` has them: the MD5 hash, in the alphabet of base64url
-//! (RFC 4648 s5) without padding, of an expression such as `$secure_link_expires$uri$remote_addr $key`.
+//! (RFC 4648 s5) with or without padding, of an expression such as `$secure_link_expires$uri$remote_addr $key`.
 //!
 //! It refuses expressions without `$uri` and `$key`, since such a link would open every path, or none needed a
 //! secret. Bounds: [`PIECES_MAX`].
@@ -76,6 +76,7 @@ impl Expression {
         keys: &[LinkKey],
         asked: &Asked<'_>,
     ) -> bool {
+        let hash = without_padding(hash);
         let is_made = |key: &LinkKey| bool::from(self.hash(expires, key, asked).ct_eq(hash));
         let has_time = self.0.contains(&Piece::Variable(Variable::Expires));
         let is_over = || decimal(expires).is_none_or(|expires| expires < asked.unix_seconds);
@@ -102,6 +103,14 @@ impl Expression {
 
 /// Digits of an MD5 hash.
 const HASH_DIGITS: usize = 22;
+
+/// Most `=` at the end of a hash: those that fill up its last four digits (RFC 4648 s4).
+const PADDING_MAX: usize = 2;
+
+/// A hash without the padding that some signers leave at its end, as nginx takes it.
+fn without_padding(hash: &[u8]) -> &[u8] {
+    (0..PADDING_MAX).fold(hash, |hash, _| hash.strip_suffix(b"=").unwrap_or(hash))
+}
 
 /// RFC 4648 s5, without padding.
 fn base64url(hash: [u8; 16]) -> [u8; HASH_DIGITS] {

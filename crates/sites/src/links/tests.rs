@@ -179,6 +179,27 @@ fn a_secure_link_is_that_of_nginx() {
     assert!(!allows("/s/link", &right.replace("647", "648"), here, NOW));
     assert!(!allows("/s/link", &right.replace("_e4", "_e5"), here, NOW));
     assert!(!allows("/s/link", "", here, NOW));
+    for (query, is_allowed) in [
+        // Names in any case, and the first of two.
+        ("MD5=_e4Nc3iduzkWRm01TBBNYw&Expires=2147483647", true),
+        ("md5=x&MD5=_e4Nc3iduzkWRm01TBBNYw&expires=2147483647", false),
+        ("amd5=_e4Nc3iduzkWRm01TBBNYw&expires=2147483647", false),
+        ("md5x=_e4Nc3iduzkWRm01TBBNYw&expires=2147483647", false),
+        ("md5&expires=2147483647", false),
+        // Padding of up to two, and nothing behind it.
+        ("md5=_e4Nc3iduzkWRm01TBBNYw=&expires=2147483647", true),
+        ("md5=_e4Nc3iduzkWRm01TBBNYw==&expires=2147483647", true),
+        ("md5=_e4Nc3iduzkWRm01TBBNYw%3D%3D&expires=2147483647", true),
+        ("md5=_e4Nc3iduzkWRm01TBBNYw===&expires=2147483647", false),
+        ("md5=_e4Nc3iduzkWRm01TBBNYw==a&expires=2147483647", false),
+        ("md5=_e5Nc3iduzkWRm01TBBNYw==&expires=2147483647", false),
+        ("md5=_e4Nc3iduzkWRm01TBBNY==&expires=2147483647", false),
+        ("md5===&expires=2147483647", false),
+        // The hash has letters of two cases.
+        ("md5=_E4Nc3iduzkWRm01TBBNYw&expires=2147483647", false),
+    ] {
+        assert_eq!(allows("/s/link", query, here, NOW), is_allowed, "{query}");
+    }
 }
 
 #[test]
