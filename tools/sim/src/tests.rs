@@ -92,15 +92,6 @@ fn clients_are_refused_by_a_full_table_whoever_fills_it() {
     }
 }
 
-/// A request was lost twice, and the server's `close_notify` after its timeout once: that came with the FIN.
-#[test]
-fn a_close_beyond_the_idle_timeout_is_late_although_its_notice_has_just_come() {
-    let theme = Theme::named("changes").expect("a theme");
-    let (outcome, _) = crate::run(1793, theme, None, FrameLog::default());
-    assert_eq!(outcome.violations, Vec::<String>::new());
-    assert_eq!(outcome.tally.late_count, 1);
-}
-
 /// A window update was lost, and the server's next probe came after the timeout of the handshake: its
 /// FIN came with the rest of what the client had waited for.
 #[test]
