@@ -29,12 +29,15 @@ pub struct Origins {
 }
 
 /// Why something is no list of origins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OriginProblem {
     /// Not `scheme://host` or `scheme://host:port`, in lower case, as browsers write it (RFC 6454 s6.2).
-    #[error("not an origin")]
-    Syntax,
+    #[error("{0:?} is not an origin")]
+    Syntax(Box<str>),
+    /// An origin with a slash behind it, which browsers do not send.
+    #[error("{0:?} is not an origin, since it ends in a slash")]
+    Slash(Box<str>),
     /// More than [`ORIGINS_MAX`].
     #[error("more than {ORIGINS_MAX} origins")]
     TooMany,
@@ -49,8 +52,14 @@ impl Origins {
         if origins.len() > ORIGINS_MAX {
             return Err(OriginProblem::TooMany);
         }
-        if !origins.iter().all(|origin| is_origin(origin)) {
-            return Err(OriginProblem::Syntax);
+        if let Some(wrong) = origins.iter().find(|origin| !is_origin(origin)) {
+            let is_slash_more = wrong.strip_suffix('/').is_some_and(is_origin);
+            let wrong = wrong.as_str().into();
+            return Err(if is_slash_more {
+                OriginProblem::Slash(wrong)
+            } else {
+                OriginProblem::Syntax(wrong)
+            });
         }
         Ok(Self {
             origins: origins
@@ -136,12 +145,19 @@ mod tests {
             "a.example",
             "https://",
             "https://A.example",
-            "https://a/",
+            "https://a/b",
+            "https://a//",
+            "a.example/",
             "1s://a",
             &longer,
         ] {
-            assert_eq!(list(&[origin]), Err(OriginProblem::Syntax), "{origin}");
+            let problem = OriginProblem::Syntax(origin.into());
+            assert_eq!(list(&["https://a", origin]), Err(problem), "{origin}");
         }
+        assert_eq!(
+            list(&["https://a", "https://a.example/"]),
+            Err(OriginProblem::Slash("https://a.example/".into()))
+        );
         assert!(list(&["https://a"; ORIGINS_MAX]).is_ok());
         assert_eq!(
             list(&["https://a"; ORIGINS_MAX + 1]),

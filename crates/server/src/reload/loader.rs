@@ -158,7 +158,7 @@ impl Thread {
             Ok(loaded) => loaded,
             Err(failure) => {
                 for reason in failure.reasons() {
-                    error!("SIGHUP: nothing is changed: {reason}");
+                    error!("SIGHUP: the configuration stays as it was: {reason}");
                 }
                 return true;
             }

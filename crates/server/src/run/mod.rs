@@ -299,7 +299,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
     fn log_reopened(&mut self) {
         match self.worker.store_mut().poll_reopened() {
             Some(Ok(())) if self.number == 0 => {
-                info!("SIGHUP: the served directory or store is opened again");
+                info!("SIGHUP: PATH is opened again");
             }
             None | Some(Ok(())) => {}
             Some(Err(error @ StoreError::Volume(_))) if self.number == 0 => {

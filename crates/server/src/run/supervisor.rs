@@ -429,8 +429,10 @@ impl Supervisor {
             notify::tell(notify::STOPPING);
             self.workers.leave();
             if !self.delay.is_zero() {
-                let delay_seconds = self.delay.as_secs();
-                info!(delay_seconds, "not ready any more: serving on until then");
+                info!(
+                    "not ready any more: serving on for {} s",
+                    self.delay.as_secs()
+                );
             }
         }
     }

@@ -38,8 +38,8 @@ Examples:
     sudo atlas check /etc/atlas.toml /srv/video
     sudo atlas serve /srv/video --config /etc/atlas.toml
 
-Every key of the file: atlas check --keys. Deploying, examples and a unit for systemd: docs/run/deploy.md and \
-dist/ of the source.
+Keys of the file: atlas check --keys; those of sites: docs/run/sites.md. Deploying, examples and a unit for systemd: \
+docs/run/deploy.md and dist/ of the source.
 
 Exit codes:
 ";
@@ -105,8 +105,9 @@ Exit codes:
 
 /// What follows `atlas check --help`.
 const CHECK_NOTES: &str = "\
-All that is wrong is told at once, each with file, line and column. Certificates, keys and secrets of links are \
-read as they would be at a start, with the rights of this process. Nothing is changed.
+All values that are wrong are told at once, each with file, line and column. Once all values are right, all files \
+that are missing or wrong are told. Certificates, keys and secrets of links are read as they would be at a start, with \
+the rights of this process. Nothing is changed.
 
 Examples:
   atlas check atlas.toml

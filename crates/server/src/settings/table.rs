@@ -385,10 +385,12 @@ settings! {
         flag "--metrics" {
             /// Answer at this address of the host's own with metrics and health [default: off]
             ///
-            /// http://ADDR:PORT/metrics has every counter as OpenMetrics text; /health is 200 while the
-            /// server serves, 503 while it ends or hangs. /connections lists connections as lines of JSON,
-            /// those of one client with ?peer=ADDR, and is answered to this host only. Plain HTTP through the
-            /// host's own TCP: name a loopback address, like 127.0.0.1:9100, or one of a management network.
+            /// http://ADDR:PORT/metrics has every counter as OpenMetrics text, / plots some; /health is 200 while
+            /// the server serves, 503 while it ends or hangs; /ready is 503 from SIGTERM on as well. To this host
+            /// only: /connections lists connections as lines of JSON, those of one client with ?peer=ADDR;
+            /// /config, /sites, /pcap and /trace tell what is in force and what one client sends and gets. Plain
+            /// HTTP through the host's own TCP: name a loopback address, like 127.0.0.1:9100, or one of a
+            /// management network.
             #[arg(long, value_name = "ADDR:PORT")]
             metrics: Option<String>,
         };

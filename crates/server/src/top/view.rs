@@ -51,7 +51,7 @@ impl View {
             rates: VecDeque::with_capacity(POINTS_MAX),
             facts: Vec::new(),
             paths: Vec::new(),
-            clients: None,
+            clients: first.connections.as_ref().map(|_| Vec::new()),
         }
     }
 
@@ -363,8 +363,17 @@ mod tests {
     fn a_server_elsewhere_is_shown_without_clients() {
         let first = sample(Instant::now(), "", None);
         let mut view = View::new("192.0.2.1:9100".parse().unwrap(), &first);
+        assert!(screen(&view).contains("to its own host only"));
         view.take(&first, &first);
         assert!(screen(&view).contains("to its own host only"));
+        // One that lists them has no rates before its second answer.
+        let first = sample(Instant::now(), "", Some(vec![connection(1, Some("/a"), 0)]));
+        let mut view = View::new("127.0.0.1:9100".parse().unwrap(), &first);
+        let shown = screen(&view);
+        assert!(!shown.contains("to its own host only"), "{shown}");
+        assert!(shown.contains("waits for"), "{shown}");
+        view.take(&first, &first);
+        assert!(screen(&view).contains("192.0.2.7:1"));
     }
 
     #[test]

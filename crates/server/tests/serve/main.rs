@@ -228,7 +228,7 @@ fn new_clients_are_served_until_the_delay_is_over() {
     let ready = || lab.curl(&["http://127.0.0.1:9100/ready"]);
     assert_eq!(ready(), b"ready\n");
     atlas.signal(libc::SIGTERM);
-    atlas.stderr_line("not ready any more");
+    atlas.stderr_line("not ready any more: serving on for 5 s");
     assert_eq!(ready(), b"not ready\n");
     assert_eq!(lab.curl(&["http://127.0.0.1:9100/health"]), b"ok\n");
     assert!(lab.curl(&["http://10.77.0.2/film.bin"]) == bytes);

@@ -186,7 +186,7 @@ fn a_raw_store_may_change_while_it_is_served() {
     // The lock on the old catalogue is given up when the thread looks again, which SIGHUP asks for.
     let is_added = (0..ATTEMPTS_MAX).any(|_| {
         atlas.signal(libc::SIGHUP);
-        atlas.stderr_line("SIGHUP: the served directory or store");
+        atlas.stderr_line("SIGHUP: PATH is opened again");
         site.store("add", &[site.path("third.mp4").to_str().unwrap()])
             .status
             .success()

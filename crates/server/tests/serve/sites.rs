@@ -147,7 +147,7 @@ fn a_site_may_have_a_directory_beside_path() {
     // One that was not named at start waits for a restart.
     std::fs::write(&config, text(&directory.path().join("site"))).unwrap();
     atlas.signal(libc::SIGHUP);
-    let line = atlas.stderr_line("SIGHUP: nothing is changed");
+    let line = atlas.stderr_line("SIGHUP: the configuration stays as it was");
     assert!(line.contains("opened at start; restart"), "{line}");
     assert!(reply("beside.example", "/a.bin").ends_with("\r\n\r\nbeside"));
     atlas.signal(libc::SIGTERM);
@@ -330,7 +330,7 @@ fn sighup_changes_sites_for_requests_that_follow() {
     atlas.stderr_line("SIGHUP: the log is at debug");
     std::fs::write(&config, "[[site]]\nnams = [\"a\"]\n").unwrap();
     atlas.signal(libc::SIGHUP);
-    let line = atlas.stderr_line("SIGHUP: nothing is changed");
+    let line = atlas.stderr_line("SIGHUP: the configuration stays as it was");
     assert!(
         line.contains(":2:1: nams: unknown key inside [[site]]; did you mean names?"),
         "{line}"

@@ -148,7 +148,7 @@ fn sighup_reads_certificates_again_and_bad_ones_change_nothing() {
     );
     fs::remove_file(certificates.path(NAMES[1], "key")).unwrap();
     atlas.signal(libc::SIGHUP);
-    let line = atlas.stderr_line("SIGHUP: nothing is changed");
+    let line = atlas.stderr_line("SIGHUP: the configuration stays as it was");
     assert!(
         line.contains("ERROR") && line.contains("b.example.key: No such file"),
         "{line}"

@@ -355,7 +355,11 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "paths = [\"/a\"]\ncors = [\"a.example\"]",
-            "cors: not an origin",
+            "cors: \"a.example\" is not an origin;",
+        ),
+        (
+            "paths = [\"/a\"]\ncors = [\"https://b.example\", \"https://a.example/\"]",
+            "cors: \"https://a.example/\" is not an origin, since it ends in a slash",
         ),
         (
             "paths = [\"/a\"]\ncors = true\ncredentials = true",
