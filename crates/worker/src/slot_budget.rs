@@ -33,6 +33,9 @@ pub const LEAST: usize = 16;
 /// Loans permitted at start: a disk's completions of one round, usually.
 const LOANS_AT_START: usize = 4;
 
+/// Always permitted: a device that has more than it needs, and keeps them long, returns one at some time.
+const LOANS_LEAST: usize = 1;
+
 /// For so long waits are added up; at its end the limit may fall, by a sixteenth.
 const PERIOD: Duration = Duration::from_millis(8);
 
@@ -147,7 +150,7 @@ impl SlotBudget {
             self.find_overdue(now);
         }
         if (2..usize::MAX).contains(&self.period.lent_least) {
-            self.loans_limit -= 1;
+            self.loans_limit = self.loans_limit.saturating_sub(1).max(LOANS_LEAST);
         }
         self.period = Period::new(now);
     }
@@ -314,6 +317,24 @@ mod tests {
         assert!(budget.permit(0) && budget.permit(LEAST - 1) && !budget.permit(LEAST));
         let limits = [1, 2, 16, 31, 32, 64].map(|most| SlotBudget::new(most).limit);
         assert_eq!(limits, [1, 1, 8, 16, 16, 16]);
+    }
+
+    #[test]
+    fn one_loan_is_permitted_however_long_a_device_keeps_many() {
+        let mut budget = budget(64, 64);
+        budget.lend_all(0..16);
+        let mut now = START;
+        for slot in 0..12 {
+            assert!(!budget.permit_loan(now), "{} are lent", budget.lent_count);
+            now += PERIOD;
+            budget.give_back(slot);
+            // Back within the period in which frames waited, and four are left at least.
+            budget.blocked_since = Some(now);
+            budget.adapt(now, true);
+            assert!(budget.loans_limit >= LOANS_LEAST);
+        }
+        (12..16).for_each(|slot| budget.give_back(slot));
+        assert!(budget.permit_loan(now));
     }
 
     #[test]
