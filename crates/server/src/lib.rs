@@ -1,6 +1,6 @@
 //! The `atlas` binary's insides: command line, settings, worker loop, signals.
 //!
-//! **The only place that reads a clock, spawns, logs or exits.** It checks the host, gives each other
+//! **The only place that reads a clock, logs or exits.** It checks the host, gives each other
 //! room its limits and the time, and passes frames, reads and look-ups between them. The simulator
 //! runs the same [`worker`], which is a crate of its own.
 //!
