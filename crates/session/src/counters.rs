@@ -172,6 +172,9 @@ counters! {
         pub http_stall_count: u64,
         /// Connections from trusted proxies that were reset because they did not begin by the PROXY protocol.
         pub session_preface_refused_count: u64,
+        /// Connections that were reset, and requests answered 403, because a trusted proxy forwarded them for a client
+        /// that `allow` and `deny` of the server do not serve.
+        pub session_denied_count: u64,
         /// Reads of the disk requested.
         pub session_read_count: u64,
         /// Bytes of `session_read_count`, those for alignment included.

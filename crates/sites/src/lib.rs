@@ -176,6 +176,12 @@ impl Sites {
         Self { proxies, ..self }
     }
 
+    /// Whether this is a proxy or balancer whose word about its clients counts.
+    #[must_use]
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.proxies.trusts(peer)
+    }
+
     /// Whether a connection from this address begins by the PROXY protocol ([`preface`]).
     #[must_use]
     pub fn awaits_preface(&self, peer: IpAddr) -> bool {

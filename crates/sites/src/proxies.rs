@@ -35,10 +35,14 @@ impl Proxies {
         }
     }
 
+    /// Whether `peer` is one of them.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        (self.known.as_ref()).is_some_and(|known| known.serves(peer))
+    }
+
     /// Whether a connection from `peer` begins by the PROXY protocol.
     pub(crate) fn awaits_preface(&self, peer: IpAddr) -> bool {
-        let known = self.known.as_ref();
-        self.are_prefaces_awaited && known.is_some_and(|known| known.serves(peer))
+        self.are_prefaces_awaited && self.trusts(peer)
     }
 
     /// Who asks, if a request with this list came from `peer`.
@@ -112,6 +116,7 @@ mod tests {
         let proxies = proxies.with_prefaces(true);
         assert!(proxies.awaits_preface(proxy));
         assert!(!proxies.awaits_preface("10.0.0.2".parse().unwrap()));
+        assert!(proxies.trusts(proxy) && !proxies.trusts("10.0.0.2".parse().unwrap()));
         assert!(!Proxies::default().with_prefaces(true).awaits_preface(proxy));
     }
 

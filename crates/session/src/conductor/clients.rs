@@ -182,7 +182,7 @@ impl Conductor {
     }
 
     /// What is the client's of the text on a connection that a proxy forwards; `None`: it is to be reset, since the
-    /// proxy does not say for whom, or for one who has as many connections as he may have.
+    /// proxy does not say for whom, or for one who is not served or has as many connections as he may have.
     fn take_preface<'a>(&mut self, index: u32, text: &'a [u8]) -> Option<&'a [u8]> {
         let client = self.connections.clients.entry_mut(index)?;
         let (before, counters) = (client.source_peer(), &mut self.telemetry.counters);
@@ -191,8 +191,16 @@ impl Conductor {
             return None;
         };
         let after = client.source_peer();
-        if before != after && self.connections.sources.recount(&before, &after) {
+        if before == after {
+            return Some(rest);
+        }
+        if self.connections.sources.recount(&before, &after) {
             counters.tcp_source_refused_count += 1;
+            return None;
+        }
+        let (filter, sites) = (&self.config.source_filter, &self.config.sites);
+        if !filter.serves(after.ip()) && !sites.trusts(after.ip()) {
+            counters.session_denied_count += 1;
             return None;
         }
         Some(rest)

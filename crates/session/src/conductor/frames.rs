@@ -143,9 +143,11 @@ impl Conductor {
     }
 
     /// Whether a packet's source is not served; if so, the packet is counted. To be asked before anything
-    /// is kept of a source that has no connection, and before it is answered.
+    /// is kept of a source that has no connection, and before it is answered. A trusted proxy is served: those
+    /// whom it forwards are judged in its place, when it has said who they are.
     pub(super) fn is_denied(&mut self, path: &Path) -> bool {
-        let is_denied = !self.config.source_filter.serves(path.source);
+        let (filter, sites) = (&self.config.source_filter, &self.config.sites);
+        let is_denied = !filter.serves(path.source) && !sites.trusts(path.source);
         self.telemetry.counters.wire_denied_frames += u64::from(is_denied);
         is_denied
     }

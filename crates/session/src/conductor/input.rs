@@ -70,6 +70,13 @@ impl Conductor {
                 error: None,
                 is_last: false,
             };
+            let source = self.config.sites.source(&request, client.source());
+            if !self.config.source_filter.serves(source) {
+                // Only a trusted proxy, and whom one forwards, gets here.
+                self.telemetry.counters.session_denied_count += 1;
+                self.answer(now, index, held, &Verdict::Refuse(Status::Forbidden));
+                continue;
+            }
             if request.method == Method::Options {
                 self.queue(now, index, held, None, http::options_reply);
                 continue;

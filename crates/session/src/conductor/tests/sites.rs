@@ -111,6 +111,68 @@ fn connections_are_counted_for_whom_they_are_forwarded() {
     assert_eq!(bench.conductor.counters().tcp_source_refused_count, 1);
 }
 
+/// A server that serves 192.0.2.0/24, whose trusted proxy is somewhere else.
+fn serving_clients_of_a_proxy(has_preface: bool) -> Bench {
+    let clients = Network::new([192, 0, 2, 0].into(), 24).unwrap();
+    let sites = Sites::default().with_proxies(&[Network::of_address(PEER_ADDRESS.into())]);
+    let config = Config {
+        sites: Arc::new(sites.with_prefaces(has_preface)),
+        source_filter: SourceFilter::new(Some(&[clients]), &[]),
+        ..config()
+    };
+    Bench::with(config, 8)
+}
+
+#[test]
+fn the_servers_allow_judges_whom_a_trusted_proxy_forwards_and_not_the_proxy() {
+    for (list, code) in [
+        ("X-Forwarded-For: 192.0.2.255\r\n", "200"),
+        ("X-Forwarded-For: 192.0.3.0\r\n", "403"),
+        // What it asks for itself.
+        ("", "403"),
+    ] {
+        let mut bench = serving_clients_of_a_proxy(false);
+        let mut peer = Peer::connect(&mut bench, 1000);
+        for method in ["GET", "OPTIONS"] {
+            peer.received.clear();
+            let request = format!("{method} /object HTTP/1.1\r\nHost: a\r\n{list}\r\n");
+            peer.ask(&mut bench, &request);
+            peer.drain(&mut bench);
+            let is_refused = code == "403";
+            let expected = if method == "GET" || is_refused { code } else { "405" };
+            assert_eq!(status(&peer), expected, "{method} {list}");
+            let denied = bench.conductor.counters().session_denied_count;
+            assert_eq!(denied > 0, is_refused);
+        }
+        assert_eq!(bench.conductor.counters().wire_denied_frames, 0);
+    }
+}
+
+#[test]
+fn whom_the_proxy_protocol_names_is_reset_if_the_servers_allow_does_not_serve_him() {
+    for (source, is_served) in [("192.0.2.0", true), ("192.0.1.255", false)] {
+        let mut bench = serving_clients_of_a_proxy(true);
+        let mut peer = Peer::connect(&mut bench, 1000);
+        let line = format!("PROXY TCP4 {source} 10.0.0.2 4711 80\r\n{REQUEST}");
+        peer.ask(&mut bench, &line);
+        peer.drain(&mut bench);
+        assert_eq!(peer.reset, !is_served, "{source}");
+        let denied = bench.conductor.counters().session_denied_count;
+        assert_eq!(denied, u64::from(!is_served));
+        if is_served {
+            assert_eq!(status(&peer), "200");
+        } else {
+            bench.assert_quiet();
+        }
+    }
+    // The balancer's own connection may be made, and has its requests refused.
+    let mut bench = serving_clients_of_a_proxy(true);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.ask(&mut bench, &format!("PROXY UNKNOWN\r\n{REQUEST}"));
+    peer.drain(&mut bench);
+    assert_eq!(status(&peer), "403");
+}
+
 /// The paths that are looked up for a request until one is found, which only `found` is.
 fn looked_up(bench: &mut Bench, peer: &mut Peer, fields: &str, found: &str) -> Vec<String> {
     let request = format!("GET /object HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
