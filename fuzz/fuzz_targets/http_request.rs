@@ -54,6 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
         keep_alive: wishes & 2 != 0,
         is_secure: wishes & 16 != 0,
         origin: None,
+        is_private: wishes & 32 != 0,
     };
     match verdict {
         Parsed::Incomplete => assert!(input.len() < HEAD_BYTES_MAX),

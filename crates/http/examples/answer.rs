@@ -23,6 +23,7 @@ fn main() -> std::io::Result<()> {
         keep_alive: true,
         is_secure: false,
         origin: None,
+        is_private: false,
     };
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let reply = match parse_request(&input) {

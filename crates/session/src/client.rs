@@ -59,6 +59,8 @@ pub(crate) struct HeldRequest {
     pub(crate) error: Option<Status>,
     /// No request is taken after it.
     pub(crate) is_last: bool,
+    /// Its reply is for this client only ([`sites::Place::is_private`]).
+    pub(crate) is_private: bool,
 }
 
 impl HeldRequest {

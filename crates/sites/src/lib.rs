@@ -30,7 +30,7 @@ pub use last_rule::LastRule;
 use http::{Codings, ReplyConfig, Request, Status};
 
 use last_rule::RuleIndex;
-use links::Asked;
+use links::{Asked, Audience};
 use names::{NameProblem, Names};
 use networks::Network;
 use proxies::Proxies;
@@ -132,6 +132,9 @@ pub struct Place {
     pub path: Option<String>,
     /// In which codings it is looked for, before it is as it is.
     pub codings: Codings,
+    /// Whether it is for this client only, though others may ask by the same URL: a cookie opened it, or a link for
+    /// one address.
+    pub is_private: bool,
 }
 
 impl Sites {
@@ -299,7 +302,7 @@ impl Compiled {
             let place = Place {
                 directory: folder.directory(),
                 path: Some(folder.map(&path).unwrap_or(path)),
-                codings: Codings::default(),
+                ..Place::default()
             };
             (status, place)
         });
@@ -337,6 +340,7 @@ impl Compiled {
         if !rule.networks.as_ref().is_none_or(is_served) {
             return Verdict::Refuse(Status::Forbidden);
         }
+        let mut is_private = false;
         if let Some(links) = &rule.links {
             let asked = Asked {
                 path,
@@ -346,8 +350,9 @@ impl Compiled {
                 source: client.source,
                 unix_seconds: client.unix_seconds,
             };
-            if !links.allow(&asked) {
-                return Verdict::Refuse(Status::Forbidden);
+            match links.audience(&asked) {
+                Some(audience) => is_private = audience == Audience::Client,
+                None => return Verdict::Refuse(Status::Forbidden),
             }
         }
         match &rule.action {
@@ -362,6 +367,7 @@ impl Compiled {
                     } else {
                         request.preferred(offered)
                     },
+                    is_private,
                 })
             }
             Action::Redirect(to) => Verdict::Redirect(to.status(), to.location(request)),

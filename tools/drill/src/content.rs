@@ -143,6 +143,7 @@ fn head_of(setup: &Setup, config: &ReplyConfig) -> Vec<u8> {
         keep_alive: true,
         is_secure: false,
         origin: None,
+        is_private: false,
     };
     let (mut head, mut parts) = (Vec::new(), Vec::new());
     let meta = object(setup).meta;

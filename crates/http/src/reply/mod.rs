@@ -88,6 +88,9 @@ pub struct ReplyOptions<'a> {
     pub is_secure: bool,
     /// The request's `Origin`, if there was a whole request.
     pub origin: Option<&'a [u8]>,
+    /// Whether the reply is for this client only, though others may ask by the same URL: the `Cache-Control` of the
+    /// server then keeps it from shared caches (RFC 9111 s5.2.2.7).
+    pub is_private: bool,
 }
 
 /// A piece of a reply, in the order of sending.
@@ -592,13 +595,23 @@ impl<'a> Writer<'a> {
     fn configured_fields(&mut self, object: &Described<'_>, options: &ReplyOptions<'_>) {
         let config = options.config;
         let is_said = config.cache_control && !config.extra_fields.has_cache_control();
-        match object.content_type.caching().filter(|_| is_said) {
+        let is_private = options.is_private;
+        match object.content_type.caching() {
+            _ if !is_said => {}
+            Some(Caching::Revalidated) if is_private => {
+                self.field("Cache-Control", "private, no-cache");
+            }
             Some(Caching::Revalidated) => self.field("Cache-Control", "no-cache"),
             Some(Caching::ByAge) => {
-                self.push("Cache-Control: public, max-age=");
+                let whose = if is_private { "private" } else { "public" };
+                self.push("Cache-Control: ");
+                self.push(whose);
+                self.push(", max-age=");
                 self.number(max_age(object.meta));
                 self.push("\r\n");
             }
+            // Caches keep a 200 that says nothing, too (RFC 9111 s4.2.2).
+            None if is_private => self.field("Cache-Control", "private"),
             None => {}
         }
         self.extra_fields(options);

@@ -26,6 +26,7 @@ fn with(config: &ReplyConfig) -> ReplyOptions<'_> {
         keep_alive: true,
         is_secure: false,
         origin: None,
+        is_private: false,
     }
 }
 
@@ -683,6 +684,39 @@ fn cache_control_is_sent_by_content_type_unless_it_is_off() {
         assert_eq!(said(path, &off), None, "{path}");
         let own = adding(&["cache-control: max-age=1"]);
         assert_eq!(said(path, &own).as_deref(), Some("max-age=1"), "{path}");
+    }
+}
+
+#[test]
+fn a_private_reply_is_for_no_shared_cache_unless_the_operator_says_otherwise() {
+    let said = |path: &str, config: &ReplyConfig, field: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n{field}\r\n");
+        let options = ReplyOptions {
+            is_private: true,
+            ..with(config)
+        };
+        let wire = ask_about(&head, &object(1), &options);
+        wire.field("cache-control").map(str::to_owned)
+    };
+    let off = ReplyConfig {
+        cache_control: false,
+        ..ReplyConfig::default()
+    };
+    let own = adding(&["cache-control: max-age=1"]);
+    for (path, by_default) in [
+        ("/a.m3u8", "private, no-cache"),
+        ("/a.ts", "private, max-age=3600"),
+        ("/a.png", "private"),
+    ] {
+        for field in ["", "Range: bytes=0-0\r\n", "If-None-Match: *\r\n"] {
+            assert_eq!(
+                said(path, &PLAIN, field).as_deref(),
+                Some(by_default),
+                "{path} {field}"
+            );
+        }
+        assert_eq!(said(path, &off, ""), None, "{path}");
+        assert_eq!(said(path, &own, "").as_deref(), Some("max-age=1"), "{path}");
     }
 }
 

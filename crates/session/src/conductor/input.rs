@@ -69,6 +69,7 @@ impl Conductor {
                 coding: None,
                 error: None,
                 is_last: false,
+                is_private: false,
             };
             let source = self.config.sites.source(&request, client.source());
             if !self.config.source_filter.serves(source) {
@@ -99,9 +100,14 @@ impl Conductor {
                 directory,
                 path,
                 coding,
+                is_private,
             }) => {
                 if let Some(client) = self.connections.clients.entry_mut(index) {
-                    client.exchange = Exchange::LookUp(HeldRequest { coding, ..held });
+                    client.exchange = Exchange::LookUp(HeldRequest {
+                        coding,
+                        is_private,
+                        ..held
+                    });
                     self.lookups.push_back(LookupPlan {
                         token: token_of(client.token(index)),
                         directory,
@@ -132,6 +138,7 @@ impl Conductor {
                     directory: place.directory,
                     path: place.path.unwrap_or_default(),
                     coding: None,
+                    is_private: false,
                 };
                 let held = HeldRequest { error, ..held };
                 self.ask_or_answer(now, index, held, Ok(page));
@@ -207,6 +214,7 @@ pub(super) struct Asked {
     directory: u16,
     path: String,
     coding: Option<Coding>,
+    is_private: bool,
 }
 
 /// What to look up for a client's request, or how it is answered without. `after`: that coding was not there, and none
@@ -237,6 +245,7 @@ fn decide(
                 directory: place.directory,
                 path,
                 coding,
+                is_private: place.is_private,
             })
         }
         verdict => Err(verdict),

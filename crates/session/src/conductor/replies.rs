@@ -146,6 +146,7 @@ impl Conductor {
             keep_alive: false,
             is_secure: client.tls.is_some(),
             origin: None,
+            is_private: false,
         };
         self.draft.clear();
         let ReplyDraft { text, parts, .. } = &mut self.draft;
@@ -212,6 +213,7 @@ impl Conductor {
             keep_alive: self.listening.is_open,
             is_secure: client.tls.is_some(),
             origin: request.origin,
+            is_private: held.is_private,
         };
         self.draft.clear();
         let ReplyDraft { text, parts, .. } = &mut self.draft;

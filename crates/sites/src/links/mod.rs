@@ -5,7 +5,8 @@
 //! own. A **secure link** (`secure_link.rs`) is nginx's: an MD5 hash of the path, in the query.
 //!
 //! Every key is tried: of two, the new one signs and the old one is known until its last link has expired.
-//! Digests are compared in constant time; what a link allows is looked at only if its digest is right.
+//! Digests are compared in constant time, by `verify_slice` of the crate `hmac` and `ct_eq` of `subtle`; what a link
+//! allows is looked at only if its digest is right.
 //!
 //! It refuses everything that it cannot read as the signer wrote it. Bounds: [`KEYS_MAX`], [`KEY_BYTES_MAX`]; a
 //! request has at most three tokens, and each is hashed twice for each key at most.
@@ -87,6 +88,15 @@ pub(crate) struct Asked<'a> {
     pub(crate) unix_seconds: u64,
 }
 
+/// Whom a link that is right opens its path for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Audience {
+    /// Everybody who has the URL: the proof is in it, and names no address.
+    Url,
+    /// This client: the proof is a cookie, or for one address.
+    Client,
+}
+
 impl Links {
     /// # Panics
     /// Without a key, or with more than [`KEYS_MAX`]: the caller refuses them first.
@@ -104,15 +114,18 @@ impl Links {
         }
     }
 
-    /// Whether the path may be served.
-    pub(crate) fn allow(&self, asked: &Asked<'_>) -> bool {
+    /// For whom the path may be served; `None`: it may not. What is in the URL is looked at first.
+    pub(crate) fn audience(&self, asked: &Asked<'_>) -> Option<Audience> {
         match &self.form {
             LinkForm::Token(name) => {
                 let in_path = asked.path_token.map(str::as_bytes);
                 let in_query = parameter(asked.query, name);
-                let in_cookie = cookie(asked.cookie, name);
-                let mut tokens = [in_path, in_query, in_cookie].into_iter().flatten();
-                tokens.any(|token| token::allows(token, &self.keys, asked))
+                let mut in_url = [in_path, in_query].into_iter().flatten();
+                let audience = |token| token::audience(token, &self.keys, asked);
+                in_url.find_map(audience).or_else(|| {
+                    let opened = cookie(asked.cookie, name).and_then(audience);
+                    opened.map(|_| Audience::Client)
+                })
             }
             LinkForm::SecureLink {
                 hash_name,
@@ -121,7 +134,7 @@ impl Links {
             } => {
                 let hash = argument(asked.query, hash_name).unwrap_or_default();
                 let expires = argument(asked.query, expires_name).unwrap_or_default();
-                expression.allows(&decoded(hash), &decoded(expires), &self.keys, asked)
+                expression.audience(&decoded(hash), &decoded(expires), &self.keys, asked)
             }
         }
     }

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use md5::{Digest as _, Md5};
 use subtle::ConstantTimeEq as _;
 
-use super::{Asked, LinkKey, decimal};
+use super::{Asked, Audience, LinkKey, decimal};
 use crate::template::{self, Piece};
 
 /// Most pieces of an expression.
@@ -67,20 +67,25 @@ impl Expression {
         Ok(Self(pieces))
     }
 
-    /// Whether one of the keys made `hash`, and the link has not expired. One whose expression has no
-    /// `$secure_link_expires` never does, as with nginx.
-    pub(super) fn allows(
+    /// Whom the link opens its path for; `None`: none of the keys made `hash`, or it has expired. One whose expression
+    /// has no `$secure_link_expires` never does, as with nginx.
+    pub(super) fn audience(
         &self,
         hash: &[u8],
         expires: &[u8],
         keys: &[LinkKey],
         asked: &Asked<'_>,
-    ) -> bool {
+    ) -> Option<Audience> {
         let hash = without_padding(hash);
         let is_made = |key: &LinkKey| bool::from(self.hash(expires, key, asked).ct_eq(hash));
-        let has_time = self.0.contains(&Piece::Variable(Variable::Expires));
+        let has = |variable| self.0.contains(&Piece::Variable(variable));
         let is_over = || decimal(expires).is_none_or(|expires| expires < asked.unix_seconds);
-        keys.iter().any(is_made) && !(has_time && is_over())
+        let is_open = keys.iter().any(is_made) && !(has(Variable::Expires) && is_over());
+        is_open.then_some(if has(Variable::Source) {
+            Audience::Client
+        } else {
+            Audience::Url
+        })
     }
 
     fn hash(&self, expires: &[u8], key: &LinkKey, asked: &Asked<'_>) -> [u8; HASH_DIGITS] {
@@ -113,7 +118,7 @@ fn without_padding(hash: &[u8]) -> &[u8] {
 }
 
 /// RFC 4648 s5, without padding.
-fn base64url(hash: [u8; 16]) -> [u8; HASH_DIGITS] {
+pub(super) fn base64url(hash: [u8; 16]) -> [u8; HASH_DIGITS] {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     // 22 digits of six bits are four bits more than a hash has.
     let bits = u128::from_be_bytes(hash);

@@ -1,6 +1,7 @@
 //! Links of all forms, right ones and every way they may be wrong.
 
 use hmac::{Hmac, Mac as _};
+use md5::{Digest as _, Md5};
 use proptest::prelude::*;
 use sha2::Sha256;
 
@@ -38,10 +39,11 @@ fn tokens() -> Links {
 fn allows(path: &str, token: &str) -> bool {
     let query = format!("a=b&hdnts={token}&c=d");
     let query = query.as_bytes();
-    tokens().allow(&Asked {
+    let asked = Asked {
         query,
         ..asked(path)
-    })
+    };
+    tokens().audience(&asked).is_some()
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn a_token_is_found_in_the_path_the_query_and_the_cookie() {
             cookie,
             ..asked
         };
-        assert_eq!(tokens().allow(&asked), is_allowed, "{asked:?}");
+        assert_eq!(tokens().audience(&asked).is_some(), is_allowed, "{asked:?}");
     }
     for other in [
         "/vod/a",
@@ -149,6 +151,108 @@ fn a_token_is_found_in_the_path_the_query_and_the_cookie() {
     ] {
         assert_eq!(split_path(other, "hdnts"), None, "{other}");
     }
+}
+
+#[test]
+fn what_a_cookie_or_an_address_opened_is_for_that_client_only() {
+    let anybodys = token(&format!("exp={NOW}~acl=/*"), KEY);
+    let clients = token(&format!("ip=192.0.2.7~exp={NOW}~acl=/*"), KEY);
+    let in_query = |token: &str| format!("hdnts={token}").into_bytes();
+    let (open, bound) = (in_query(&anybodys), in_query(&clients));
+    for (path_token, query, cookie, audience) in [
+        (None, &open[..], &b""[..], Audience::Url),
+        (Some(anybodys.as_str()), b"", b"", Audience::Url),
+        (None, b"", &open, Audience::Client),
+        // The URL alone would have opened it.
+        (None, &open, &open, Audience::Url),
+        (None, b"hdnts=x", &open, Audience::Client),
+        (None, &bound, b"", Audience::Client),
+        (Some(clients.as_str()), b"", b"", Audience::Client),
+    ] {
+        let asked = Asked {
+            path_token,
+            query,
+            cookie,
+            ..asked("/a")
+        };
+        assert_eq!(tokens().audience(&asked), Some(audience), "{asked:?}");
+    }
+    for (text, audience) in [
+        ("$key$uri", Audience::Url),
+        ("$key$uri$remote_addr", Audience::Client),
+    ] {
+        let hash = Md5::digest(
+            text.replace("$key", "k")
+                .replace("$uri", "/a")
+                .replace("$remote_addr", "192.0.2.7"),
+        );
+        let hash = secure_link::base64url(hash.into());
+        let expression = Expression::parse(text).unwrap();
+        let found = expression.audience(&hash, b"", &[key(b"k")], &asked("/a"));
+        assert_eq!(found, Some(audience), "{text}");
+    }
+}
+
+/// A clock that is set back opens what has not begun before, and one that is set on closes what is over: each request
+/// is judged by the time it has, and nothing of an earlier one.
+#[test]
+fn a_clock_that_steps_is_believed() {
+    let token = token(&format!("st={NOW}~exp={}~acl=/*", NOW + 10), KEY);
+    let (links, query) = (tokens(), format!("hdnts={token}"));
+    for (unix_seconds, is_allowed) in [
+        (NOW - 1, false),
+        (NOW, true),
+        (NOW + 10, true),
+        (NOW + 11, false),
+        (NOW + 5, true),
+        (0, false),
+        (u64::MAX, false),
+        (NOW, true),
+    ] {
+        let asked = Asked {
+            query: query.as_bytes(),
+            unix_seconds,
+            ..asked("/a")
+        };
+        assert_eq!(
+            links.audience(&asked).is_some(),
+            is_allowed,
+            "{unix_seconds}"
+        );
+    }
+}
+
+/// `verify_slice` of the crate `hmac` and `ct_eq` of `subtle` compare all of a digest. That all of it is given to them
+/// shows in that each wrong digit closes the link, and so does each one too few or too many.
+#[test]
+fn every_digit_of_a_digest_counts() {
+    let right = token(&format!("exp={NOW}~acl=/*"), KEY);
+    assert!(allows("/a", &right));
+    for at in right.len() - 64..right.len() {
+        for digit in "0123456789abcdef".chars() {
+            let mut wrong = right.clone();
+            wrong.replace_range(at..=at, &digit.to_string());
+            assert_eq!(allows("/a", &wrong), wrong == right, "{wrong}");
+        }
+        assert!(!allows("/a", &right[..at]), "{at}");
+    }
+    assert!(!allows("/a", &format!("{right}0")) && !allows("/a", &format!("{right}00")));
+    let expression = Expression::parse("$key$uri").unwrap();
+    let opens = |hash: &[u8]| {
+        let audience = expression.audience(hash, b"", &[key(b"k")], &asked("/a"));
+        audience.is_some()
+    };
+    let right = secure_link::base64url(Md5::digest("k/a").into());
+    assert!(opens(&right));
+    for at in 0..right.len() {
+        for bit in 0..8 {
+            let mut wrong = right;
+            wrong[at] ^= 1 << bit;
+            assert!(!opens(&wrong), "{at} {bit}");
+        }
+        assert!(!opens(&right[..at]), "{at}");
+    }
+    assert!(!opens(&[&right[..], b"A"].concat()));
 }
 
 /// `echo -n '2147483647/s/link127.0.0.1 secret' | openssl md5 -binary | openssl base64 | tr +/ -_ | tr -d =`, the
@@ -163,12 +267,13 @@ fn a_secure_link_is_that_of_nginx() {
     };
     let links = Links::new(form, vec![key(b"new"), key(b"secret")]);
     let allows = |path, query: &str, source: &str, unix_seconds| {
-        links.allow(&Asked {
+        let asked = Asked {
             query: query.as_bytes(),
             source: source.parse().unwrap(),
             unix_seconds,
             ..asked(path)
-        })
+        };
+        links.audience(&asked).is_some()
     };
     let right = "md5=_e4Nc3iduzkWRm01TBBNYw&expires=2147483647";
     let (last, here) = (2_147_483_647, "127.0.0.1");
@@ -238,7 +343,7 @@ proptest! {
         // Digits of a digest have two cases.
         let is_same = bytes.eq_ignore_ascii_case(right.as_bytes()) && at > right.len() - 65;
         let asked = Asked { path_token: None, ..asked("/a") };
-        prop_assert_eq!(token::allows(&bytes, &[key(KEY)], &asked), is_same);
+        prop_assert_eq!(token::audience(&bytes, &[key(KEY)], &asked).is_some(), is_same);
     }
 
     #[test]
@@ -248,13 +353,14 @@ proptest! {
     ) {
         let token = token(&fields, KEY);
         let is_for_now = fields.contains("exp=") && fields.contains("acl=");
-        prop_assert!(is_for_now || !token::allows(token.as_bytes(), &[key(KEY)], &asked(&path)));
+        let audience = token::audience(token.as_bytes(), &[key(KEY)], &asked(&path));
+        prop_assert!(is_for_now || audience.is_none());
     }
 
     #[test]
     fn no_bytes_panic(query in ".{0,60}", cookie in ".{0,60}", path in "/.{0,60}") {
         let asked = Asked { query: query.as_bytes(), cookie: cookie.as_bytes(), ..asked(&path) };
-        prop_assert!(!tokens().allow(&asked));
+        prop_assert!(tokens().audience(&asked).is_none());
         prop_assert!(split_path(&path, "hdnts").is_none());
     }
 }

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use super::{Asked, LinkKey, decimal, decode_hex, decoded};
+use super::{Asked, Audience, LinkKey, decimal, decode_hex, decoded};
 
 /// Before the digest.
 const DIGEST_FIELD: &str = "~hmac=";
@@ -32,11 +32,15 @@ pub(super) fn split_front(text: &str) -> Option<(&str, &str)> {
     rest.starts_with('/').then_some((token, rest))
 }
 
-/// Whether one of the keys signed it, and it is for this path, client and time.
-pub(super) fn allows(token: &[u8], keys: &[LinkKey], asked: &Asked<'_>) -> bool {
+/// Whom it opens the path for; `None`: none of the keys signed it, or it is for another path, client or time.
+pub(super) fn audience(token: &[u8], keys: &[LinkKey], asked: &Asked<'_>) -> Option<Audience> {
     let plain = decoded(token);
     let is_signed = is_signed(token, keys) || *plain != *token && is_signed(&plain, keys);
-    is_signed && Fields::parse(&plain).is_some_and(|fields| fields.allow(asked))
+    let fields = is_signed.then(|| Fields::parse(&plain))??;
+    fields.allow(asked).then_some(match fields.source {
+        Some(_) => Audience::Client,
+        None => Audience::Url,
+    })
 }
 
 fn is_signed(token: &[u8], keys: &[LinkKey]) -> bool {

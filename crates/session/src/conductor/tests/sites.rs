@@ -6,6 +6,7 @@ use super::{Bench, OBJECT_BYTES, PEER_ADDRESS, Peer, assert_is_object, config, o
 use crate::{Config, LookupError};
 use clock::Duration;
 use http::{Coding, ReplyConfig, Status};
+use sites::links::{LinkForm, LinkKey, Links};
 use sites::networks::{Network, SourceFilter};
 use sites::rules::{Rate, Rule};
 use sites::{Site, Sites};
@@ -139,7 +140,11 @@ fn the_servers_allow_judges_whom_a_trusted_proxy_forwards_and_not_the_proxy() {
             peer.ask(&mut bench, &request);
             peer.drain(&mut bench);
             let is_refused = code == "403";
-            let expected = if method == "GET" || is_refused { code } else { "405" };
+            let expected = if method == "GET" || is_refused {
+                code
+            } else {
+                "405"
+            };
             assert_eq!(status(&peer), expected, "{method} {list}");
             let denied = bench.conductor.counters().session_denied_count;
             assert_eq!(denied > 0, is_refused);
@@ -171,6 +176,51 @@ fn whom_the_proxy_protocol_names_is_reset_if_the_servers_allow_does_not_serve_hi
     peer.ask(&mut bench, &format!("PROXY UNKNOWN\r\n{REQUEST}"));
     peer.drain(&mut bench);
     assert_eq!(status(&peer), "403");
+}
+
+#[test]
+fn what_a_cookie_opened_is_private_in_each_coding() {
+    // printf 'exp=1764155000~acl=/*' | openssl dgst -sha256 -hmac key
+    let token = "exp=1764155000~acl=/*~hmac=a9b119ffd57e89968a5d6323f71d38f8b6198ea81ba0ed73ca412cc7d5c8e861";
+    let links = Links::new(
+        LinkForm::Token("hdnts".into()),
+        vec![LinkKey::new(b"key").unwrap()],
+    );
+    let replies = ReplyConfig {
+        precompressed: vec![Coding::Gzip],
+        ..ReplyConfig::default()
+    };
+    let otherwise = Rule {
+        links: Some(links),
+        replies,
+        ..Rule::default()
+    };
+    let site = Site {
+        otherwise,
+        ..Site::default()
+    };
+    let mut bench = Bench::with(with_site(site), 8);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    for (target, fields, is_private) in [
+        ("/object", format!("Cookie: hdnts={token}\r\n"), true),
+        (
+            "/object",
+            format!("Cookie: hdnts={token}\r\nAccept-Encoding: gzip\r\n"),
+            true,
+        ),
+        (&format!("/object?hdnts={token}"), String::new(), false),
+    ] {
+        peer.received.clear();
+        peer.ask(
+            &mut bench,
+            &format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),
+        );
+        peer.drain(&mut bench);
+        let (head, _) = peer.head_and_rest();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        let said = head.contains("\r\nCache-Control: private\r\n");
+        assert_eq!(said, is_private, "{head}");
+    }
 }
 
 /// The paths that are looked up for a request until one is found, which only `found` is.
