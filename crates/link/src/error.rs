@@ -3,7 +3,7 @@
 //! Errors at start are read by a person and end in what to do; they own strings. Errors at run
 //! time are `Copy` and carry the errno.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
@@ -330,6 +330,14 @@ pub enum SetupError {
         /// How much for one receive queue.
         bytes: u64,
     },
+    /// A relay cannot take clients there.
+    #[error("the host cannot listen at {address}: {}", listen_text(*.errno))]
+    Listen {
+        /// Where clients were to be taken.
+        address: SocketAddr,
+        /// The kernel's answer.
+        errno: i32,
+    },
     /// A system call failed in a way that has no better name.
     #[error("{operation} for {name:?} failed: {}", std::io::Error::from_raw_os_error(*.errno))]
     Kernel {
@@ -353,6 +361,9 @@ impl SetupError {
             | Self::Fanout { .. }
             | Self::ProgramAttached { .. }
             | Self::QueueBusy { .. } => true,
+            Self::Listen { errno, .. } => {
+                matches!(*errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
+            }
             Self::Kernel { errno, .. } => matches!(
                 *errno,
                 libc::EAGAIN | libc::EINTR | libc::ENETDOWN | libc::ENOBUFS
@@ -360,6 +371,17 @@ impl SetupError {
             _ => false,
         }
     }
+}
+
+/// Why the host cannot listen, and what to do.
+fn listen_text(errno: i32) -> String {
+    let remedy = match errno {
+        libc::EADDRINUSE => "stop what listens there (`ss -ltnp` names it), or use another port",
+        libc::EACCES | libc::EPERM => "use a port from 1024 on, as in --http 8080",
+        libc::EADDRNOTAVAIL => "use an address of this host's",
+        _ => "use another address",
+    };
+    format!("{}; {remedy}", std::io::Error::from_raw_os_error(errno))
 }
 
 /// What is wrong with a tap of the other kind, and what to do.
@@ -402,11 +424,16 @@ mod tests {
             name: name(),
             errno,
         };
+        let listen = |errno| SetupError::Listen {
+            address: ([127, 0, 0, 1], 80).into(),
+            errno,
+        };
         for error in [
             SetupError::NoInterface { name: name() },
             SetupError::Busy { name: name() },
             SetupError::ProgramAttached { name: name() },
             kernel(libc::ENETDOWN),
+            listen(libc::EADDRINUSE),
         ] {
             assert!(error.may_pass(), "{error}");
         }
@@ -414,6 +441,7 @@ mod tests {
             SetupError::NoXdp,
             SetupError::AddressCount { count: 0, max: 16 },
             kernel(libc::EINVAL),
+            listen(libc::EACCES),
         ] {
             assert!(!error.may_pass(), "{error}");
         }

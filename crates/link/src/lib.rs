@@ -1,6 +1,6 @@
 //! Packet I/O for one worker: receives and sends Ethernet frames, and queues none.
 //!
-//! A [`Link`] is chosen once at start and driven by one thread. There are six:
+//! A [`Link`] is chosen once at start and driven by one thread. There are seven:
 //!
 //! | type | frames pass through | other addresses on the interface |
 //! |---|---|---|
@@ -9,6 +9,7 @@
 //! | [`Packet`] | `AF_PACKET` socket, virtio-net header | the kernel's |
 //! | [`Xdp`] | `AF_XDP` socket of one receive queue, XDP program | the kernel's; ours may be, too |
 //! | [`XdpPacket`] | received through [`Xdp`], sent as by [`Packet`] | the kernel's; ours may be, too |
+//! | [`Relay`] | a second TCP stack in this process, between it and the host's sockets | none |
 //! | [`sim::SimLink`] | a seeded virtual wire with faults | those of the simulated clients |
 //!
 //! A [`Packet`] or a [`Tap`] is one queue of its interface. With several workers each has a queue of its
@@ -33,6 +34,7 @@
 //! | a queue of a packet socket | one receive buffer of 64 KB, a ring of 4 MiB |
 //! | AF_XDP socket | one receive buffer of 4 KB, cells of 16 MiB |
 //! | AF_XDP and packet socket | one receive buffer of 4 KB, cells of 8 MiB |
+//! | relay | one receive buffer of 32 KB; 72 MiB for its connections, once they are used |
 //! | simulated | allocates per frame; bounded by its queues |
 //!
 //! No reference is ever formed to bytes the kernel may write. Frames are copied out of the receive
@@ -57,6 +59,7 @@ mod offers;
 pub mod packet;
 pub mod pcap;
 mod refusal;
+pub mod relay;
 pub mod sim;
 pub mod steering;
 mod sys;
@@ -76,6 +79,7 @@ pub use netlink::VlanTag;
 pub use offers::{InterfaceOffers, interface_offers};
 pub use packet::{MacChoice, Packet, PacketConfig, ZeroCopy};
 pub use pcap::{CaptureConfig, Captured};
+pub use relay::{Relay, RelayConfig};
 pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};
 pub use unix_owner::abstract_name_owner;

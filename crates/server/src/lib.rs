@@ -19,6 +19,7 @@ mod start;
 mod store_command;
 mod tls;
 mod top;
+mod try_command;
 mod version;
 
 pub use process::main;

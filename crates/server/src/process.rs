@@ -14,7 +14,7 @@ use crate::failure::{EXIT_OK, Failure};
 use crate::observe::log;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
 use crate::settings::{self, CommonArgs, FileConfig, FileText, Settings};
-use crate::{reload, start, store_command, top};
+use crate::{reload, start, store_command, top, try_command};
 
 /// Does what the command line says; the exit code.
 #[must_use]
@@ -27,6 +27,7 @@ pub fn main() -> ExitCode {
             source = Some(Arc::clone(&file.source));
             Settings::merge(args.common, file).and_then(|settings| action(&settings))
         }
+        Command::Try(args) => try_command::settings(&args).and_then(|settings| serve(&settings)),
         Command::Check(args) if args.keys => {
             list_keys();
             Ok(())

@@ -15,5 +15,5 @@ pub(crate) const LONG: &str = concat!(
     env!("ATLAS_COMMIT"),
     ")\ntarget: ",
     env!("ATLAS_TARGET"),
-    "\nlinks: tap packet xdp xdp+packet\nstorage: directory, raw store, nvme\nTLS: 1.2 1.3; AEAD: aws-lc, ring"
+    "\nlinks: tap packet xdp xdp+packet relay\nstorage: directory, raw store, nvme\nTLS: 1.2 1.3; AEAD: aws-lc, ring"
 );

@@ -3,10 +3,10 @@
 //! The flags of settings are those of [`crate::settings`], which lays them over the configuration file. A
 //! flag's text is kept as typed wherever an error message should be able to repeat it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::failure::EXIT_CODES;
 use crate::reload::reader::ReaderArgs;
@@ -16,6 +16,9 @@ use crate::version;
 /// What follows `atlas --help`, in front of the exit codes.
 const EXAMPLES: &str = "\
 Examples:
+  A first try, by any user, on this host; prints the URL to open:
+    atlas try ~/Videos
+
   Serve /srv/video on a new TAP interface, then fetch from it:
     sudo atlas serve /srv/video
     curl -O http://10.77.0.2/film.mp4
@@ -71,6 +74,7 @@ Rights:
   packet:IFACE  CAP_NET_RAW and CAP_NET_ADMIN
   xdp:IFACE, xdp+packet:IFACE, auto:IFACE
                 CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF
+  relay:ADDRESS none, but CAP_NET_BIND_SERVICE for ports below 1024
   Run as root or, without XDP: sudo setcap cap_net_admin,cap_net_raw+ep $(command -v atlas)
   The server drops them once everything is opened: see --user. Files that its user cannot read
   are answered with 403; certificates and keys may belong to root.
@@ -84,6 +88,19 @@ Examples:
   sudo atlas serve /srv/video --http off --https 443 \\
     --cert a-chain.pem --key a-key.pem --cert b-chain.pem --key b-key.pem
   sudo atlas serve /srv/video --config /etc/atlas.toml --pcap /tmp/atlas.pcap -v";
+
+/// What follows `atlas try --help`.
+const TRY_NOTES: &str = "\
+Prints the URL of a file in DIR that opens on this host, and serves until Ctrl-C. Where this process may make \
+a TAP interface (as root), it serves there, as atlas serve does. Anywhere else it is a relay: the host listens \
+at an address of its own, 127.0.0.1 unless told otherwise, and a second TCP stack in this process passes all \
+bytes on. That works in a container, on Wi-Fi and for an ordinary user, and takes several times the processor \
+time. io_uring must be allowed: atlas doctor says whether it is.
+
+Examples:
+  atlas try ~/Videos
+  atlas try ~/Videos --listen 0.0.0.0      # other machines, too, at this host's addresses
+  atlas try . --port 9000";
 
 /// What follows `atlas store --help`.
 const STORE_NOTES: &str = "\
@@ -162,6 +179,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve the files of a directory, or of a raw store
     Serve(ServeArgs),
+    /// Serve a directory on this machine for a try: needs no rights and no settings
+    #[command(after_help = TRY_NOTES)]
+    Try(TryArgs),
     /// Look whether a configuration file is right, and the files that it names
     #[command(after_help = CHECK_NOTES)]
     Check(CheckArgs),
@@ -294,6 +314,26 @@ pub(crate) struct StoreAddArgs {
     /// Content type of what is added [default: by the names' extensions]
     #[arg(long = "type", value_name = "TYPE")]
     pub content_type: Option<String>,
+}
+
+/// `atlas try`, as typed.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TryArgs {
+    /// Directory whose files are served
+    #[arg(value_name = "DIR")]
+    pub path: PathBuf,
+
+    /// Address of this host to listen at; 0.0.0.0 for all [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<IpAddr>,
+
+    /// TCP port of this host [default: the first free one from 8080 on]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+
+    /// Log more than warnings: -v what happens, -vv debug
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
 }
 
 /// `atlas check`, as typed.

@@ -1,7 +1,7 @@
 //! Where the server is on the network: the kind of link and its interface, its MAC address, its addresses.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use clock::Duration;
 use link::ZeroCopy;
@@ -14,6 +14,9 @@ use crate::start::routes;
 
 /// Behind an address that another station answers ARP and neighbour discovery for.
 const VIRTUAL: &str = ",noarp";
+
+/// The interface that every network namespace has.
+const LOOPBACK: &str = "lo";
 
 /// The interface to serve on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,34 +31,45 @@ pub(crate) enum LinkChoice {
     XdpPacket(String),
     /// An existing interface, in the way that is best there.
     Auto(String),
+    /// A second TCP stack in this process, between it and the host's sockets at this address of the host's.
+    Relay(IpAddr),
 }
 
 impl LinkChoice {
     /// The kind, as it is written before the colon, and the interface's name.
-    const fn parts(&self) -> (&'static str, &String) {
+    fn parts(&self) -> (&'static str, &str) {
         match self {
             Self::Tap(name) => ("tap", name),
             Self::Packet(name) => ("packet", name),
             Self::Xdp(name) => ("xdp", name),
             Self::XdpPacket(name) => ("xdp+packet", name),
             Self::Auto(name) => ("auto", name),
+            Self::Relay(_) => ("relay", LOOPBACK),
         }
     }
 
     /// The kind, as it is written before the colon.
-    pub(crate) const fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         self.parts().0
     }
 
-    /// The interface's name.
+    /// The interface's name. A relay has none, and is well as long as loopback is.
     #[must_use]
     pub(crate) fn interface(&self) -> &str {
         self.parts().1
     }
 
-    /// Whether it is a tap, at whose other end is this host.
-    pub(crate) const fn is_tap(&self) -> bool {
-        matches!(self, Self::Tap(_))
+    /// Whether the other end is this host: there is no MAC address to share, and no device to read frames.
+    pub(crate) const fn is_private(&self) -> bool {
+        matches!(self, Self::Tap(_) | Self::Relay(_))
+    }
+
+    /// The host's address that a relay takes clients at.
+    pub(crate) const fn relayed_at(&self) -> Option<IpAddr> {
+        match self {
+            Self::Relay(address) => Some(*address),
+            _ => None,
+        }
     }
 
     /// Whether addresses can be shared with the host, by an XDP program; they are, if none is named.
@@ -67,7 +81,10 @@ impl LinkChoice {
 impl fmt::Display for LinkChoice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, name) = self.parts();
-        write!(formatter, "{kind}:{name}")
+        match self.relayed_at() {
+            Some(address) => write!(formatter, "{kind}:{address}"),
+            None => write!(formatter, "{kind}:{name}"),
+        }
     }
 }
 
@@ -87,7 +104,7 @@ pub(super) fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Fail
         Failure::refused(
             format!("{origin} {text}: {problem}"),
             "write tap:NAME for a TAP interface; packet:IFACE, xdp:IFACE, xdp+packet:IFACE or \
-             auto:IFACE for an existing one",
+             auto:IFACE for an existing one; relay:ADDRESS, an address of this host's, for none",
         )
     };
     if text == "auto" {
@@ -100,6 +117,9 @@ pub(super) fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Fail
         })?;
         return Ok(LinkChoice::Auto(interface));
     }
+    if text == "relay" {
+        return Ok(LinkChoice::Relay(Ipv4Addr::LOCALHOST.into()));
+    }
     let (kind, name) = text
         .split_once(':')
         .ok_or_else(|| refuse("no kind of link"))?;
@@ -109,11 +129,15 @@ pub(super) fn parse_link(text: &str, origin: &Origin) -> Result<LinkChoice, Fail
         "xdp" => Ok(LinkChoice::Xdp(name.into())),
         "xdp+packet" => Ok(LinkChoice::XdpPacket(name.into())),
         "auto" => Ok(LinkChoice::Auto(name.into())),
+        "relay" => {
+            let address = name.parse().map_err(|_| refuse("not an address"))?;
+            Ok(LinkChoice::Relay(address))
+        }
         _ => Err(refuse("unknown kind of link")),
     }
 }
 
-/// Whose MAC: on a TAP there is none to share, since the interface's is the host's end. The host's own
+/// Whose MAC: on a TAP, or behind a relay, there is none to share, since the interface's is the host's end. The host's own
 /// addresses are reached at the interface's.
 pub(super) fn parse_mac(
     text: Option<&str>,
@@ -134,9 +158,9 @@ pub(super) fn parse_mac(
 fn parse_own_mac(text: &str, origin: &Origin, link: &LinkChoice) -> Result<MacSetting, Failure> {
     match (text, link) {
         ("own", _) => Ok(MacSetting::Own),
-        ("interface", link) if !link.is_tap() => Ok(MacSetting::Interface),
+        ("interface", link) if !link.is_private() => Ok(MacSetting::Interface),
         ("interface", _) => Err(Failure::refused(
-            format!("{origin} interface: means nothing with a TAP"),
+            format!("{origin} interface: means nothing with {link}"),
             "leave it out, or use --link packet:IFACE",
         )),
         (other, _) => Err(Failure::refused(
@@ -146,7 +170,7 @@ fn parse_own_mac(text: &str, origin: &Origin, link: &LinkChoice) -> Result<MacSe
     }
 }
 
-/// A TAP's frames are copied to whoever reads it.
+/// Frames of a TAP or a relay are copied to whoever reads it.
 pub(super) fn parse_zero_copy(
     text: Option<&str>,
     origin: &Origin,
@@ -155,9 +179,9 @@ pub(super) fn parse_zero_copy(
     match (text, link) {
         (None | Some("auto"), _) => Ok(ZeroCopy::Auto),
         (Some("off"), _) => Ok(ZeroCopy::Off),
-        (Some("on"), link) if !link.is_tap() => Ok(ZeroCopy::On),
+        (Some("on"), link) if !link.is_private() => Ok(ZeroCopy::On),
         (Some("on"), _) => Err(Failure::refused(
-            format!("{origin} on: means nothing with a TAP"),
+            format!("{origin} on: means nothing with {link}"),
             "leave it out, or use --link packet:IFACE",
         )),
         (Some(other), _) => Err(Failure::refused(
@@ -192,20 +216,19 @@ pub(super) fn check_busy_poll(
             "auto may choose a link whose device cannot be polled",
             "leave it out, or use --link xdp:IFACE or xdp+packet:IFACE",
         ),
-        LinkChoice::Tap(_) | LinkChoice::Packet(_) => refuse(
+        LinkChoice::Tap(_) | LinkChoice::Packet(_) | LinkChoice::Relay(_) => refuse(
             "only AF_XDP links have their device polled",
             "leave it out, or use --link xdp:IFACE or xdp+packet:IFACE",
         ),
     }
 }
 
-/// The addresses of a server that was given none and shares none: on a TAP, where this host alone sees them
-/// announced. On a network they would be anybody's.
+/// The addresses of a server that was given none and shares none: where this host alone sees them announced. On a network they would be anybody's.
 pub(super) fn default_addresses(
     link: &LinkChoice,
     origin: &Origin,
 ) -> Result<Vec<String>, Failure> {
-    if link.is_tap() {
+    if link.is_private() {
         return Ok(vec![ADDRESS_DEFAULT.into()]);
     }
     Err(Failure::refused(

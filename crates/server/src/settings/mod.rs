@@ -21,7 +21,7 @@ mod user;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -332,7 +332,8 @@ impl Settings {
         settings.workers = problems.take_some(workers).unwrap_or(1);
         // What depends on nothing else.
         file.settle(&keys, &mut settings, &mut problems);
-        settings.is_address_checked &= !settings.is_address_shared;
+        let is_relayed = settings.link.relayed_at().is_some();
+        settings.is_address_checked &= !settings.is_address_shared && !is_relayed;
         settings.conductor.source_filter = problems
             .take_some(resolve_sources(&keys, &mut file))
             .unwrap_or_default();
@@ -429,6 +430,17 @@ impl Settings {
         addresses
     }
 
+    /// The addresses that clients name: ours, or the one of the host's that a relay listens at.
+    fn client_addresses(&self) -> Vec<IpAddr> {
+        match self.link.relayed_at() {
+            // At any address of the host's, so also at this one.
+            Some(IpAddr::V4(it)) if it.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
+            Some(IpAddr::V6(it)) if it.is_unspecified() => vec![Ipv6Addr::LOCALHOST.into()],
+            Some(address) => vec![address],
+            None => self.own_addresses(),
+        }
+    }
+
     /// `http://10.77.0.2/ http://[fd77::2]/ https://10.77.0.2/ ...`: where clients find the server.
     #[must_use]
     pub(crate) fn urls(&self) -> String {
@@ -444,7 +456,7 @@ impl Settings {
             } else {
                 format!(":{port}")
             };
-            urls.extend(self.addresses.iter().map(|cidr| match cidr.address() {
+            urls.extend(self.client_addresses().into_iter().map(|it| match it {
                 IpAddr::V4(address) => format!("{scheme}://{address}{port}/"),
                 IpAddr::V6(address) => format!("{scheme}://[{address}]{port}/"),
             }));
@@ -723,7 +735,8 @@ fn spread<T: Whole>(place: &mut T, key: &Key, workers: u32, keys: &Keys) -> Resu
 /// How many workers: a number, or one for each processor; on a machine with several NUMA nodes, for each at
 /// the node of the interface.
 fn parse_workers(text: Option<&str>, origin: &Origin, link: &LinkChoice) -> Result<u32, Failure> {
-    let range = 1..=WORKERS_MAX;
+    let is_relayed = link.relayed_at().is_some();
+    let range = 1..=if is_relayed { 1 } else { WORKERS_MAX };
     let Some(text) = text else { return Ok(1) };
     if text == key::AUTO {
         // Where the kernel does not say, one is right.

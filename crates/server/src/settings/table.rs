@@ -48,13 +48,16 @@ settings! {
         text(
             "string",
             "`\"tap:atlas0\"`",
-            "`tap:NAME`, `packet:IFACE`, `xdp:IFACE`, `xdp+packet:IFACE`, `auto:IFACE`, `auto`",
+            "`tap:NAME`, `packet:IFACE`, `xdp:IFACE`, `xdp+packet:IFACE`, `auto:IFACE`, `auto`, \
+             `relay:ADDRESS`, `relay`",
         ),
         "Interface to serve on. `tap:` makes the interface and gives the host's end the first free \
          address of each subnet; `packet:` takes an existing one; `xdp:` takes one by AF_XDP, with \
          as many workers as it has receive queues, and without `address` serves the ports of the \
          host's own addresses; `xdp+packet:` receives so and sends as `packet:` does; `auto:` \
-         chooses one of these three, and `auto` the interface of the default route as well.",
+         chooses one of these three, and `auto` the interface of the default route as well. `relay:` takes \
+         clients through the host's own TCP, at an address of the host's (`relay` alone: 127.0.0.1), \
+         slowly and by one worker: it needs no right.",
         flag "--link" {
             /// Interface to serve on: tap:NAME, packet:IFACE, xdp:IFACE ... [default: tap:atlas0]
             ///
@@ -77,6 +80,10 @@ settings! {
             /// driver has zero copy, packet elsewhere.
             /// Without --address it shares the host's, which needs XDP. auto alone takes the interface of the
             /// default route.
+            ///
+            /// relay:ADDRESS needs no right and no interface: the host listens at this address of its own (relay
+            /// alone: 127.0.0.1), and a second TCP stack in the server's process passes the bytes on. It is slow:
+            /// for a first try (atlas try) and for machines that permit nothing else.
             #[arg(long, value_name = "LINK")]
             link: Option<String>,
         };
@@ -112,7 +119,7 @@ settings! {
     ADDRESS = address: Vec<String>,
         text(
             "array of strings",
-            "`[\"10.77.0.2/24\"]` with `tap:`",
+            "`[\"10.77.0.2/24\"]` with `tap:` and `relay:`",
             "1 to 16 of `ADDRESS/BITS` or `ADDRESS/BITS,noarp`",
         ),
         "Addresses the server answers at. None may be the host's own, nor name a network or its \

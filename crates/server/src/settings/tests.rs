@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ fn zero_copy_is_left_to_the_link_forced_or_off() {
     assert_eq!(on_a_tap("off").unwrap().zero_copy, ZeroCopy::Off);
     assert_eq!(
         on_a_tap("on").unwrap_err(),
-        "--zero-copy on: means nothing with a TAP; leave it out, or use --link packet:IFACE"
+        "--zero-copy on: means nothing with tap:atlas0; leave it out, or use --link packet:IFACE"
     );
 }
 
@@ -218,7 +218,7 @@ fn the_mac_address_is_our_own_or_the_interface_s() {
     let on_a_tap = with_flags(|args| args.mac = Some("interface".into())).unwrap_err();
     assert_eq!(
         on_a_tap,
-        "--mac interface: means nothing with a TAP; leave it out, or use --link packet:IFACE"
+        "--mac interface: means nothing with tap:atlas0; leave it out, or use --link packet:IFACE"
     );
     let own = with_flags(|args| args.mac = Some("own".into())).unwrap();
     assert_eq!(own.mac, MacSetting::Own);
@@ -528,13 +528,53 @@ fn a_link_is_a_kind_and_a_name() {
     let both = LinkChoice::XdpPacket("eth0".into());
     assert_eq!(link("xdp+packet:eth0"), Ok(both));
     assert_eq!(link("auto:eth0"), Ok(LinkChoice::Auto("eth0".into())));
-    for text in ["tap:a", "packet:a", "xdp:a", "xdp+packet:a", "auto:a"] {
+    let here = LinkChoice::Relay(Ipv4Addr::LOCALHOST.into());
+    assert_eq!(link("relay"), Ok(here));
+    for text in [
+        "tap:a",
+        "packet:a",
+        "xdp:a",
+        "xdp+packet:a",
+        "auto:a",
+        "relay:0.0.0.0",
+        "relay:::1",
+    ] {
         assert_eq!(link(text).unwrap().to_string(), text);
     }
-    for bad in ["tap", "eth0", "wire:eth0", ":eth0"] {
+    for bad in ["tap", "eth0", "wire:eth0", ":eth0", "relay:eth0", "relay:"] {
         let message = link(bad).unwrap_err();
         assert!(message.starts_with(&format!("--link {bad}: ")), "{message}");
         assert!(message.contains("write tap:NAME"), "{message}");
+    }
+}
+
+#[test]
+fn a_relay_is_private_has_one_worker_and_is_found_at_the_host_s_address() {
+    let relay = |change: &dyn Fn(&mut CommonArgs)| {
+        with_flags(|args| {
+            args.link = Some("relay:127.0.0.1".into());
+            args.http = Some("8080".into());
+            change(args);
+        })
+    };
+    let settings = relay(&|_| ()).unwrap();
+    assert_eq!(settings.urls(), "http://127.0.0.1:8080/");
+    assert_eq!(settings.own_addresses(), [Ipv4Addr::new(10, 77, 0, 2)]);
+    assert!(!settings.is_address_checked && !settings.is_address_shared);
+    assert_eq!(settings.link.interface(), "lo");
+    for workers in ["1", "auto"] {
+        let settings = relay(&|args| args.workers = Some(workers.into()));
+        assert_eq!(settings.unwrap().workers, 1, "{workers}");
+    }
+    let refusal = relay(&|args| args.workers = Some("2".into())).unwrap_err();
+    assert!(refusal.contains("--workers 2: "), "{refusal}");
+    for (flag, value) in [("--mac", "interface"), ("--zero-copy", "on")] {
+        let refusal = relay(&|args| match flag {
+            "--mac" => args.mac = Some(value.into()),
+            _ => args.zero_copy = Some(value.into()),
+        });
+        let expected = format!("{flag} {value}: means nothing with relay:127.0.0.1");
+        assert!(refusal.unwrap_err().starts_with(&expected), "{expected}");
     }
 }
 

@@ -81,11 +81,18 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether this process may open the link.
+pub(crate) fn permits(settings: &Settings) -> bool {
+    check_link(settings, false).is_ok()
+}
+
 /// Whether the link could be opened, by what is there and by the capabilities of this process.
 fn check_link(settings: &Settings, is_running: bool) -> Result<(), Failure> {
     let interface = settings.link.interface();
     let found = match &settings.link {
         LinkChoice::Tap(name) => Tap::check(name, settings.workers_count()),
+        // Its ports may be those of a server that runs.
+        LinkChoice::Relay(_) => Ok(()),
         _ => interface_offers(interface).map(drop),
     };
     match found {
@@ -113,6 +120,7 @@ fn check_capabilities(link: &LinkChoice) -> Result<(), SetupError> {
     let count = match link {
         // One that is there may be this user's.
         LinkChoice::Tap(name) if link::interface_exists(name)? => 0,
+        LinkChoice::Relay(_) => 0,
         LinkChoice::Tap(_) => 1,
         LinkChoice::Packet(_) => 2,
         LinkChoice::Auto(_) | LinkChoice::Xdp(_) | LinkChoice::XdpPacket(_) => 3,

@@ -67,8 +67,14 @@ pub(crate) fn is_locked(settings: &Settings, identity: &Identity) -> bool {
 /// # Errors
 /// Another server has the lock.
 pub(crate) fn lock(settings: &Settings, identity: &Identity) -> Result<Locks, Failure> {
-    let addresses = settings.addresses.iter().map(|cidr| cidr.address());
-    let sockets = addresses.filter_map(|address| lock_one(settings, identity, address).transpose());
+    let mut addresses: Vec<IpAddr> = settings.own_addresses();
+    if settings.link.relayed_at().is_some() {
+        // Only the relay sees them; the host's kernel refuses the ports to a second one.
+        addresses.clear();
+    }
+    let sockets = addresses
+        .into_iter()
+        .filter_map(|address| lock_one(settings, identity, address).transpose());
     let sockets = sockets.collect::<Result<_, _>>()?;
     Ok(Locks { _sockets: sockets })
 }

@@ -6,9 +6,11 @@
 //! XDP is cheaper where the program runs in the driver. It refuses to
 //! fall back to a link that could not do what was asked: shared addresses need XDP.
 
+use std::net::{IpAddr, SocketAddr};
+
 use link::{
-    AddressUse, Checksums, Link, MacChoice, Packet, PacketConfig, Tap, TapConfig, Xdp, XdpConfig,
-    XdpPacket, ZeroCopy,
+    AddressUse, Checksums, Link, MacChoice, Packet, PacketConfig, Relay, RelayConfig, Tap,
+    TapConfig, Xdp, XdpConfig, XdpPacket, ZeroCopy,
 };
 use memory::ArenaConfig;
 use tracing::{info, warn};
@@ -25,6 +27,7 @@ pub(super) enum Links {
     Packet(Vec<Packet>),
     Xdp(Vec<Xdp>),
     XdpPacket(Vec<XdpPacket>),
+    Relay(Relay),
 }
 
 /// Opens the links, and says of which kind they are: never `Auto`.
@@ -42,6 +45,7 @@ pub(super) fn open(settings: &Settings) -> Result<(Links, LinkChoice), Failure> 
         LinkChoice::Packet(interface) => open_packet(settings, interface)?,
         LinkChoice::Xdp(interface) => open_xdp(settings, interface)?,
         LinkChoice::XdpPacket(interface) => open_xdp_packet(settings, interface)?,
+        LinkChoice::Relay(address) => open_relay(settings, *address)?,
         LinkChoice::Auto(interface) => return open_best(settings, interface),
     };
     links.log_receiving();
@@ -107,6 +111,31 @@ fn open_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
     };
     let queues = Packet::open_queues(&config, settings.workers_count()).map_err(refuse_link)?;
     Ok(Links::Packet(queues))
+}
+
+fn open_relay(settings: &Settings, address: IpAddr) -> Result<Links, Failure> {
+    let refuse = |problem: &str| {
+        Failure::refused(
+            format!("--link {}: {problem}", settings.link),
+            "leave --address out, or name one whose subnet has two",
+        )
+    };
+    let server = settings.addresses.first();
+    let server = server.ok_or_else(|| refuse("no address"))?.address();
+    let ends = host_ends(&settings.addresses);
+    let host_end = ends
+        .into_iter()
+        .find(|end| end.address.is_ipv4() == server.is_ipv4())
+        .ok_or_else(|| refuse("no address is left for clients"))?;
+    let ports = shared_ports(settings).into_iter();
+    let config = RelayConfig {
+        listen: ports
+            .map(|port| (SocketAddr::new(address, port), port))
+            .collect(),
+        server,
+        host_end,
+    };
+    Ok(Links::Relay(Relay::open(&config).map_err(refuse_link)?))
 }
 
 fn open_xdp(settings: &Settings, interface: &str) -> Result<Links, Failure> {
@@ -219,13 +248,14 @@ impl Links {
             Self::Packet(queues) => all(queues, WorkerLink::Packet),
             Self::Xdp(queues) => all(queues, WorkerLink::Xdp),
             Self::XdpPacket(queues) => all(queues, WorkerLink::XdpPacket),
+            Self::Relay(relay) => all(vec![relay], WorkerLink::Relay),
         }
     }
 
     /// Whether the device itself writes received frames to the cells of all AF_XDP sockets.
     fn is_zero_copy(&self) -> bool {
         match self {
-            Self::Tap(_) | Self::Packet(_) => false,
+            Self::Tap(_) | Self::Packet(_) | Self::Relay(_) => false,
             Self::Xdp(queues) => queues.iter().all(Xdp::is_zero_copy),
             Self::XdpPacket(queues) => queues.iter().all(|it| it.receiver().is_zero_copy()),
         }
@@ -235,6 +265,7 @@ impl Links {
     fn leaves_checksums(&self) -> bool {
         match self {
             Self::Tap(_) | Self::Packet(_) | Self::XdpPacket(_) => true,
+            Self::Relay(_) => false,
             Self::Xdp(queues) => {
                 let checksums = |link: &Xdp| link.frame_path().checksums;
                 queues.iter().all(|it| checksums(it) == Checksums::Device)
@@ -246,7 +277,7 @@ impl Links {
     /// socket sends for a tenth of the cost.
     fn are_better_than_packet(&self) -> bool {
         match self {
-            Self::Tap(_) | Self::Packet(_) => false,
+            Self::Tap(_) | Self::Packet(_) | Self::Relay(_) => false,
             Self::Xdp(_) => self.is_zero_copy(),
             Self::XdpPacket(queues) => queues.iter().all(|it| it.receiver().is_in_driver()),
         }
@@ -255,7 +286,7 @@ impl Links {
     /// The AF_XDP socket of the first queue.
     fn first_receiver(&self) -> Option<&Xdp> {
         match self {
-            Self::Tap(_) | Self::Packet(_) => None,
+            Self::Tap(_) | Self::Packet(_) | Self::Relay(_) => None,
             Self::Xdp(queues) => queues.first(),
             Self::XdpPacket(queues) => queues.first().map(XdpPacket::receiver),
         }

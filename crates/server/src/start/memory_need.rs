@@ -21,6 +21,8 @@ const BASE_BYTES: u64 = 24 << 20;
 const WORKER_BYTES: u64 = 8 << 20;
 /// Cells of one AF_XDP socket, one for each worker.
 const XDP_BYTES: u64 = 16 << 20;
+/// The connections of a relay.
+const RELAY_BYTES: u64 = link::relay::BYTES_MAX as u64;
 /// Most groups above each other that are asked for their limits.
 const GROUPS_MAX: usize = 32;
 
@@ -38,6 +40,7 @@ pub(crate) fn of_slots(slots_bytes: u64, settings: &Settings) -> u64 {
     let workers = u64::from(settings.workers);
     let cells = match settings.link {
         LinkChoice::Xdp(_) | LinkChoice::XdpPacket(_) => workers * XDP_BYTES,
+        LinkChoice::Relay(_) => RELAY_BYTES,
         LinkChoice::Tap(_) | LinkChoice::Packet(_) | LinkChoice::Auto(_) => 0,
     };
     let others = BASE_BYTES + workers.saturating_sub(1) * WORKER_BYTES;

@@ -72,7 +72,7 @@ use crate::reload::{self, Loaded, Loader};
 use crate::run::wall_clock;
 use worker::Worker;
 
-pub(crate) use checks::check;
+pub(crate) use checks::{check, permits};
 pub(crate) use content::refuse_raw;
 pub(crate) use probe::{Probed, probe_path};
 
@@ -447,7 +447,7 @@ fn make_link_watch(
     now: Instant,
     is_first: bool,
 ) -> Result<LinkWatch, Failure> {
-    let has_own_mac = is_first && !settings.link.is_tap() && settings.mac == MacSetting::Own;
+    let has_own_mac = is_first && !settings.link.is_private() && settings.mac == MacSetting::Own;
     let mut link_watch = LinkWatch::new(watch, now, has_own_mac, is_first);
     let addresses = HostAddresses {
         all: settings.own_addresses(),
@@ -624,6 +624,10 @@ fn check_addresses(settings: &Settings) -> Result<(), Failure> {
         tell_shared_ports(settings);
         return Ok(());
     }
+    if settings.link.relayed_at().is_some() {
+        // Nobody but the relay sees them.
+        return Ok(());
+    }
     let owned = host::interface_addresses().map_err(|error| {
         Failure::of_error(
             &error,
@@ -667,7 +671,7 @@ fn tell_shared_ports(settings: &Settings) {
     }
 }
 
-/// The ports that we take of the host's own addresses.
+/// Our ports, which are also what we take of the host's own addresses.
 fn shared_ports(settings: &Settings) -> Vec<u16> {
     let https_port = settings.https.as_ref().map(|https| https.port);
     settings.http_port.into_iter().chain(https_port).collect()

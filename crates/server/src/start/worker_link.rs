@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use clock::Instant;
 use link::{
     Capabilities, Captured, CopyReason, FramePath, InterfaceState, Link, LinkCounters, LinkError,
-    Packet, Received, Sent, Tap, TransmitError, Xdp, XdpPacket,
+    Packet, Received, Relay, Sent, Tap, TransmitError, Xdp, XdpPacket,
 };
 use memory::SlotMemory;
 use wire::Outgoing;
@@ -24,6 +24,8 @@ pub(super) enum WorkerLink {
     Xdp(Box<Xdp>),
     /// An AF_XDP socket that receives, and a packet socket that sends.
     XdpPacket(Box<XdpPacket>),
+    /// A relay to the host's own TCP.
+    Relay(Box<Relay>),
     /// One of these, with its frames written to a file.
     Captured(Box<Captured<Self>>),
 }
@@ -36,6 +38,7 @@ macro_rules! each {
             WorkerLink::Packet($it) => $call,
             WorkerLink::Xdp($it) => $call,
             WorkerLink::XdpPacket($it) => $call,
+            WorkerLink::Relay($it) => $call,
             WorkerLink::Captured($it) => $call,
         }
     };

@@ -15,6 +15,7 @@ mod live;
 mod monitoring;
 mod privileges;
 mod raw;
+mod relay;
 mod sites;
 mod start;
 mod tls;

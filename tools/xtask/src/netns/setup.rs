@@ -31,6 +31,9 @@ pub(crate) const USUAL_MTU_BYTES: u32 = 1_500;
 /// The TAP interface Atlas makes.
 const TAP: &str = "atlas0";
 
+/// The interface that every namespace has.
+const LOOPBACK: &str = "lo";
+
 /// The kinds of link a server can have, as its command line names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkKind {
@@ -43,6 +46,8 @@ pub(crate) enum LinkKind {
     XdpPacket,
     /// A TAP; clients are the kernel it is plugged into.
     Tap,
+    /// A relay at all addresses of the namespace that clients are in, too.
+    Relay,
 }
 
 impl LinkKind {
@@ -52,6 +57,7 @@ impl LinkKind {
             Self::Xdp => "xdp",
             Self::XdpPacket => "xdp+packet",
             Self::Tap => "tap",
+            Self::Relay => "relay",
         }
     }
 
@@ -68,6 +74,8 @@ enum Wiring {
     Veth(VethPair),
     /// One namespace.
     Tap(Namespace),
+    /// One namespace, whose loopback has the server's addresses.
+    Relay(Namespace),
 }
 
 /// Which internet protocol a check uses.
@@ -135,6 +143,7 @@ impl Setup {
     pub(crate) fn new(kind: LinkKind, subject: Subject) -> Result<Self> {
         let wiring = match kind {
             LinkKind::Tap => Wiring::Tap(Namespace::new("t")?),
+            LinkKind::Relay => Wiring::Relay(loopback_with_addresses()?),
             kind if kind.has_xdp() => Wiring::Veth(VethPair::with_queues(subject.workers)?),
             _ => Wiring::Veth(VethPair::new()?),
         };
@@ -179,6 +188,11 @@ impl Setup {
         matches!(self.wiring, Wiring::Tap(_))
     }
 
+    /// Whether something on the way can lose frames, or go down. Loopback is the host's TCP's alone.
+    pub(crate) fn has_wire(&self) -> bool {
+        !matches!(self.wiring, Wiring::Relay(_))
+    }
+
     /// Whether the link is told that its interface was down for a moment: a packet socket is; a TAP
     /// hears of it only when something is sent, and AF_XDP while it lasts.
     pub(crate) fn is_told_of_down(&self) -> bool {
@@ -189,7 +203,7 @@ impl Setup {
     pub(crate) fn client(&self) -> &Namespace {
         match &self.wiring {
             Wiring::Veth(pair) => &pair.client,
-            Wiring::Tap(namespace) => namespace,
+            Wiring::Tap(namespace) | Wiring::Relay(namespace) => namespace,
         }
     }
 
@@ -197,7 +211,7 @@ impl Setup {
     pub(crate) fn server(&self) -> &Namespace {
         match &self.wiring {
             Wiring::Veth(pair) => &pair.server,
-            Wiring::Tap(namespace) => namespace,
+            Wiring::Tap(namespace) | Wiring::Relay(namespace) => namespace,
         }
     }
 
@@ -206,6 +220,7 @@ impl Setup {
         match self.wiring {
             Wiring::Veth(_) => VethPair::SERVER_INTERFACE,
             Wiring::Tap(_) => TAP,
+            Wiring::Relay(_) => LOOPBACK,
         }
     }
 
@@ -229,7 +244,12 @@ impl Setup {
         let mut command = self.server().command("env");
         command.arg(&self.subject.program).arg("serve").arg(root);
         command.arg("--link");
-        command.arg(format!("{}:{}", self.kind.name(), self.interface()));
+        let place = if self.has_wire() {
+            self.interface()
+        } else {
+            "::"
+        };
+        command.arg(format!("{}:{place}", self.kind.name()));
         command.args(["--workers", &self.subject.workers.to_string()]);
         command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
         command.args(["--address", &format!("{}/64", VethPair::ATLAS_V6)]);
@@ -270,8 +290,17 @@ impl Setup {
         match self.wiring {
             Wiring::Veth(_) => VethPair::CLIENT_INTERFACE,
             Wiring::Tap(_) => TAP,
+            Wiring::Relay(_) => LOOPBACK,
         }
     }
+}
+
+fn loopback_with_addresses() -> Result<Namespace> {
+    let namespace = Namespace::new("r")?;
+    for address in [VethPair::ATLAS_V4, VethPair::ATLAS_V6] {
+        namespace.ip(&format!("address add {address} dev {LOOPBACK}"))?;
+    }
+    Ok(namespace)
 }
 
 /// Starts Atlas in a namespace on a link there, as typed, on port 80.
