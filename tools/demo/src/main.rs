@@ -1,4 +1,4 @@
-//! `make demo`: a film is made, served by Atlas over a TAP, and played from the wire.
+//! `make demo`: a film is made, served by Atlas over a TAP, and played from the wire; without root over a relay.
 //!
 //! A program of its own, so that nothing else is compiled before the first film.
 //!
@@ -6,8 +6,8 @@
 //! three times: from the disk, over HTTP and over HTTPS through Atlas; every decoded frame must be
 //! the same. The certificate is made for the demo, and nobody vouches for it. For browsers there is a
 //! page that plays the film as one MP4 file, which they all can; it is fetched, too.
-//! With `--once` all of it happens in a network namespace; otherwise the TAP is the host's and the
-//! film stays up until Ctrl-C. Bounded by: a limit on every wait.
+//! With `--once` it ends then, and as root all of it happens in a network namespace; otherwise the TAP is the
+//! host's and the film stays up until Ctrl-C. Bounded by: a limit on every wait.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -17,7 +17,7 @@
 )]
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -29,10 +29,10 @@ use testbed::certificate::{Identity, IdentityFiles};
 use testbed::client::Client;
 use testbed::film::{self, FRAME_RATE};
 use testbed::namespace::Namespace;
-use testbed::packages::{self, privileged};
+use testbed::packages;
 use testbed::program::Program;
 use testbed::server::Server;
-use testbed::{interrupt, is_root, own_program, scratch_directory};
+use testbed::{interrupt, is_root, scratch_directory};
 
 /// The film's length, seconds.
 const FILM_SECONDS: u32 = 20;
@@ -65,11 +65,14 @@ const PAGE: &str = r#"<!doctype html>
 /// Where Atlas answers when it is not told otherwise.
 const ADDRESS: &str = "10.77.0.2";
 
-/// Plays a film over the wire and compares every frame (needs root).
+/// Where a relay takes clients.
+const RELAY: &str = "127.0.0.1";
+
+/// Plays a film over the wire and compares every frame: over a TAP as root, else through the host's TCP
 #[derive(Parser, Clone, Debug)]
 #[command(name = "atlas-demo", version)]
 struct Options {
-    /// Ends after the check instead of serving until Ctrl-C; touches only a namespace of its own
+    /// Ends after the check instead of serving until Ctrl-C; as root touches only a namespace of its own
     #[arg(long)]
     once: bool,
     /// The server to show (default: builds the release binary)
@@ -100,26 +103,14 @@ fn run(options: &Options) -> Result<()> {
         (installed.join(), atlas)
     });
     installed.map_err(|_| anyhow::anyhow!("the installation panicked"))??;
-    let atlas = atlas?;
-    if is_root() {
-        return show(options.once, &atlas);
-    }
-    // Only now root's rights: cargo above has built as the user it belongs to.
-    let mut command = privileged("env")?;
-    command.arg(own_program()?).arg("--atlas").arg(&atlas);
-    if options.once {
-        command.arg("--once");
-    }
-    let status = command.status().context("starting sudo")?;
-    ensure!(status.success(), "the demo failed");
-    Ok(())
+    show(options.once, &atlas?)
 }
 
 fn show(once: bool, atlas: &Path) -> Result<()> {
     let film = scratch_directory("demo")?;
     println!("making a film of {FILM_SECONDS} s");
     make_film(film.path())?;
-    let place = if once {
+    let place = if once && is_root() {
         Some(Namespace::new("demo")?)
     } else {
         None
@@ -129,19 +120,24 @@ fn show(once: bool, atlas: &Path) -> Result<()> {
         None => Command::new(program),
     };
     let papers = scratch_directory("certificate")?;
-    let identity = Identity::self_signed(&[ADDRESS])?.write(papers.path(), "demo")?;
+    let identity = Identity::self_signed(&[ADDRESS, RELAY])?.write(papers.path(), "demo")?;
     let mut command = inside("env");
     command.arg(atlas).arg("serve").arg(film.path());
-    command
-        .args(["--https", "443", "--cert"])
-        .arg(&identity.certificate);
+    if is_root() {
+        command.args(["--https", "443"]);
+    } else {
+        let [http, https] = free_ports()?.map(|port| port.to_string());
+        let link = format!("relay:{RELAY}");
+        command.args(["--link", &link, "--http", &http, "--https", &https]);
+    }
+    command.arg("--cert").arg(&identity.certificate);
     command.arg("--key").arg(&identity.key);
     let server = Server::atlas(&mut command)?;
     let url = |scheme| url_of(&server.ready, scheme, PLAYLIST);
     let (http, https) = (url("http")?, url("https")?);
     println!("atlas serves {http} and {https}");
     let page = url_of(&server.ready, "http", "")?;
-    fetch_page(place.as_ref(), film.path())?;
+    fetch_page(place.as_ref(), address_of(&page)?, film.path())?;
     println!("the page {page} and the film in it are served");
 
     let playlist = film.path().join(PLAYLIST);
@@ -169,9 +165,25 @@ fn url_of(ready: &str, scheme: &str, file: &str) -> Result<String> {
     Ok(format!("{}/{file}", root.trim_end_matches('/')))
 }
 
+/// Where the server of a URL of plain HTTP is.
+fn address_of(url: &str) -> Result<SocketAddr> {
+    let (_, behind) = url.split_once("://").context("a URL has a scheme")?;
+    let (place, _) = behind.split_once('/').context("a URL has a path")?;
+    match place.parse() {
+        Ok(address) => Ok(address),
+        Err(_) => Ok(SocketAddr::new(place.parse().context("an address")?, 80)),
+    }
+}
+
+/// Two ports of loopback that nobody has now.
+fn free_ports() -> Result<[u16; 2]> {
+    let listen = || TcpListener::bind((RELAY, 0)).context("listening on loopback");
+    let (first, second) = (listen()?, listen()?);
+    Ok([first.local_addr()?.port(), second.local_addr()?.port()])
+}
+
 /// Fetches what a browser would: the page at `/`, and the beginning of the film it names.
-fn fetch_page(place: Option<&Namespace>, folder: &Path) -> Result<()> {
-    let address = SocketAddr::new(ADDRESS.parse()?, 80);
+fn fetch_page(place: Option<&Namespace>, address: SocketAddr, folder: &Path) -> Result<()> {
     let mut client = match place {
         Some(namespace) => Client::connect(namespace, address)?,
         None => Client::connect_from_here(address)?,
@@ -261,7 +273,7 @@ fn report(server: Server) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PAGE, PLAYLIST, WHOLE_FILM, url_of};
+    use super::{PAGE, PLAYLIST, WHOLE_FILM, address_of, url_of};
 
     #[test]
     fn the_ready_line_has_a_url_of_each_scheme_or_none() {
@@ -272,6 +284,9 @@ mod tests {
         assert!(url_of("ready http://10.77.0.2/", "https", PLAYLIST).is_err());
         let page = url_of(ready, "http", "").expect("a URL");
         assert_eq!(page, "http://10.77.0.2/");
+        let address = |url| address_of(url).expect("an address").to_string();
+        assert_eq!(address(&page), "10.77.0.2:80");
+        assert_eq!(address("http://127.0.0.1:8080/"), "127.0.0.1:8080");
     }
 
     #[test]
