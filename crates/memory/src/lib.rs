@@ -31,6 +31,8 @@
 //! dropped is a slot lost: tokens have no `Drop`, because they have no reference to their arena;
 //! callers check `free_count() == slot_count()` whenever they have no work.
 //!
+//! [`traffic`] is apart from that: what the machine's memory reads and writes.
+//!
 //! Bounded by [`ArenaConfig`]: all memory is mapped, touched and counted in [`Arena::new`].
 
 #![allow(
@@ -40,6 +42,7 @@
 
 mod mapping;
 mod prefetch;
+pub mod traffic;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use memory::traffic::MemoryTraffic;
 
 use super::tls::{Credentials, is_kernel_tls_available};
 use testbed::bench_disk::{BenchDisk, ObjectDirectory, Objects};
@@ -343,6 +344,7 @@ pub(crate) fn load() -> Result<String> {
 pub(crate) fn machine(load_before: &str, atlas: Option<&Path>) -> Result<Vec<(String, String)>> {
     let cores = std::thread::available_parallelism()?.get();
     let version = |atlas| text_of(Command::new(atlas).arg("--version"));
+    let counters = MemoryTraffic::open(Path::new("/"));
     let machine = [
         (
             "date",
@@ -351,6 +353,10 @@ pub(crate) fn machine(load_before: &str, atlas: Option<&Path>) -> Result<Vec<(St
         ("commit", commit()),
         ("kernel", text_of(Command::new("uname").arg("-sr"))),
         ("processor", format!("{}, {cores} cores", processor()?)),
+        (
+            "memory counters",
+            counters.map_or_else(|reason| reason, |found| found.count().to_string()),
+        ),
         ("load before", load_before.to_owned()),
         ("atlas", atlas.map_or_else(String::new, version)),
     ];

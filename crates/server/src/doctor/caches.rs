@@ -3,9 +3,10 @@
 //! What a device writes stays in the cache until it is sent if few enough slots are in use: docs/develop/decisions/0032.
 //! It refuses to read registers of the processor (MSR), which have the ways that devices write to. Bounds: the tree's.
 
+use memory::traffic::MemoryTraffic;
+
 use super::Finding;
 use super::tree::Tree;
-use crate::observe::metrics::memory_traffic::MemoryTraffic;
 
 const CACHES: &str = "sys/devices/system/cpu/cpu0/cache";
 
@@ -13,7 +14,7 @@ const CACHES: &str = "sys/devices/system/cpu/cpu0/cache";
 pub(super) fn findings(tree: &Tree, slots_bytes: u64) -> Vec<Finding> {
     vec![
         cache(tree, slots_bytes),
-        counters(MemoryTraffic::open(tree)),
+        counters(MemoryTraffic::open(&tree.path(""))),
     ]
 }
 

@@ -6,14 +6,15 @@
 //! counters in atomics once a second at most. Bounds: those of [`crate::observe::access_log`] and
 //! [`crate::observe::metrics`].
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{self, SystemTime};
 
 use clock::Instant;
+use memory::traffic::MemoryTraffic;
 use session::Histograms;
 use tracing::warn;
 
-use crate::doctor::tree::Tree;
 use crate::failure::Failure;
 use crate::observe::access_log::{AccessLog, LogStyle, OpenLog};
 use crate::observe::configuration::Configuration;
@@ -21,7 +22,6 @@ use crate::observe::connections::Asker;
 use crate::observe::log;
 use crate::observe::metrics::links::LinkInfo;
 use crate::observe::metrics::listener::Listener;
-use crate::observe::metrics::memory_traffic::MemoryTraffic;
 use crate::observe::metrics::overview::{Outputs, Overview};
 use crate::observe::metrics::{PUBLISH_EVERY, Page};
 use crate::observe::output::Output;
@@ -57,7 +57,7 @@ impl MonitoringSetup {
         address: std::net::SocketAddr,
     ) -> Result<(Listener, Result<MemoryTraffic, String>), Failure> {
         let listener = Listener::bind(address)?;
-        Ok((listener, MemoryTraffic::open(&Tree::of_this_machine())))
+        Ok((listener, MemoryTraffic::open(Path::new("/"))))
     }
 
     /// Whether it could be opened. Changes nothing. `is_running`: a server with the same addresses runs,

@@ -4,12 +4,11 @@
 //! interface is. It refuses to guess: a machine with one node, a device that does not tell its node, and an
 //! interface without a device (a tap, a bridge) have none. Bounds: some small files of `/sys`, read at start.
 
+use memory::traffic::parse_processors;
+
 use crate::doctor::tree::Tree;
 
 const NODES: &str = "sys/devices/system/node";
-
-/// Largest processor number that is looked at: what the kernel's sets of this program's can hold.
-const PROCESSOR_MAX: usize = rustix::thread::CpuSet::MAX_CPU - 1;
 
 /// The node of an interface's device; of a VLAN device, or another above one, that of the interface below.
 #[must_use]
@@ -50,18 +49,7 @@ fn device_node(tree: &Tree, device: &str) -> Option<usize> {
 #[must_use]
 pub(crate) fn processors(tree: &Tree, node: usize) -> Vec<usize> {
     let list = tree.read(format!("{NODES}/node{node}/cpulist"));
-    parse_list(&list.unwrap_or_default())
-}
-
-/// A list such as `0-3,8`; empty if it is none.
-pub(crate) fn parse_list(text: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.parse().ok()?, last.parse::<usize>().ok()?);
-        Some(first..=last.min(PROCESSOR_MAX))
-    };
-    let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
-    ranges.unwrap_or_default().into_iter().flatten().collect()
+    parse_processors(&list.unwrap_or_default())
 }
 
 fn is_one_name(interface: &str) -> bool {
@@ -73,7 +61,7 @@ pub(crate) mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{PROCESSOR_MAX, of_interface, of_nvme, parse_list, processors};
+    use super::{of_interface, of_nvme, processors};
     use crate::doctor::tree::Tree;
 
     fn write(root: &Path, path: &str, text: &str) {
@@ -124,16 +112,5 @@ pub(crate) mod tests {
             (of_interface(&one, "eth0"), of_nvme(&one, "nvme1")),
             (None, None)
         );
-    }
-
-    #[test]
-    fn lists_of_processors_are_read_and_bounded() {
-        assert_eq!(parse_list("0-2,8,10-11"), [0, 1, 2, 8, 10, 11]);
-        assert_eq!(parse_list("5"), [5]);
-        for bad in ["", "a", "1-", "1,,2", "-1"] {
-            assert!(parse_list(bad).is_empty(), "{bad:?}");
-        }
-        assert_eq!(parse_list("0-4000000000").last(), Some(&PROCESSOR_MAX));
-        assert!(parse_list("3-2").is_empty());
     }
 }

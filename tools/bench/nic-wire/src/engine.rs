@@ -7,10 +7,12 @@
 //! It refuses to go on where nothing comes for as long as the caller's patience lasts. Bounds: the
 //! constants below; the connections.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use clock::{Duration, Instant};
+use memory::traffic::MemoryTraffic;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use testbed::cores::CoreTime;
@@ -25,7 +27,7 @@ use crate::frame::{self, Addresses, CLIENT_MAC, Neighbor, VNET_HEADER_BYTES};
 use crate::impair::Impairments;
 use crate::pace::{Pace, Rate};
 use crate::paths::Paths;
-use crate::report::{Counts, Ending, Faults, Report, WireCost, float, ratio};
+use crate::report::{Counts, Ending, Faults, MemoryBytes, Report, WireCost, float, ratio};
 use crate::schedule::{Distances, Schedule};
 use crate::tally::{Tallies, Work};
 use crate::tap::{FRAME_BYTES_MAX, Tap};
@@ -105,6 +107,7 @@ struct Mark {
     counts: Counts,
     filter: (u64, u64),
     core: Option<CoreTime>,
+    memory: Option<MemoryBytes>,
     working: Duration,
 }
 
@@ -125,6 +128,8 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Engine {
     tap: Tap,
+    /// `None`: this machine counts no accesses to memory, or not for us.
+    memory: Option<MemoryTraffic>,
     connections: Vec<Connection>,
     around: Around,
     faults: Faults,
@@ -165,6 +170,7 @@ impl Engine {
         Ok(Self {
             dropped_before: tap.dropped_frames()?,
             tap,
+            memory: MemoryTraffic::open(Path::new("/")).ok(),
             rate: Rate::new(CONNECT_RATE, CONNECT_CATCH_UP),
             around: Around {
                 pace: Pace::new(plan.every, visitors),
@@ -622,6 +628,7 @@ impl Engine {
             counts: self.around.counts,
             filter: self.tap.filter_cost()?,
             core: CoreTime::now(&cores)?.pop(),
+            memory: self.memory.as_ref().map(MemoryBytes::now),
             working: self.working,
         })
     }
@@ -669,6 +676,10 @@ impl Engine {
             },
             client_core_working: ratio(working, seconds),
             server_core,
+            memory: end
+                .memory
+                .zip(begin.memory)
+                .map(|(end, begin)| end.since(&begin)),
             faults: self.faults.counts(),
             first_faults: self.faults.first.clone(),
         })

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use memory::traffic::{MemoryTraffic, Quantity};
 use serde::{Deserialize, Serialize};
 use testbed::cores::CoreSeconds;
 use testbed::latency::LatencySummary;
@@ -115,6 +116,57 @@ pub struct WireCost {
     pub filter_ns: u64,
 }
 
+/// Bytes that all of the machine moved in the window, as its own counters have them (`memory::traffic`). What they do not
+/// count is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryBytes {
+    /// Read by memory controllers.
+    pub read: Option<u64>,
+    /// Written by memory controllers.
+    pub written: Option<u64>,
+    /// Read by devices, and found in the last-level cache.
+    pub device_read_hit: Option<u64>,
+    /// Read by devices, and not found there.
+    pub device_read_miss: Option<u64>,
+    /// Written by devices to lines that the last-level cache had.
+    pub device_write_hit: Option<u64>,
+    /// Written by devices to others.
+    pub device_write_miss: Option<u64>,
+}
+
+impl MemoryBytes {
+    /// What the counters have.
+    pub(crate) fn now(counters: &MemoryTraffic) -> Self {
+        let mut all = Self::default();
+        for (quantity, bytes) in counters.bytes() {
+            let place = match quantity {
+                Quantity::MemoryRead => &mut all.read,
+                Quantity::MemoryWritten => &mut all.written,
+                Quantity::DeviceRead { hit: true } => &mut all.device_read_hit,
+                Quantity::DeviceRead { hit: false } => &mut all.device_read_miss,
+                Quantity::DeviceWrite { hit: true } => &mut all.device_write_hit,
+                Quantity::DeviceWrite { hit: false } => &mut all.device_write_miss,
+            };
+            *place = Some(bytes);
+        }
+        all
+    }
+
+    /// What they have counted since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let less = |end: Option<u64>, begin: Option<u64>| Some(end?.saturating_sub(begin?));
+        Self {
+            read: less(self.read, before.read),
+            written: less(self.written, before.written),
+            device_read_hit: less(self.device_read_hit, before.device_read_hit),
+            device_read_miss: less(self.device_read_miss, before.device_read_miss),
+            device_write_hit: less(self.device_write_hit, before.device_write_hit),
+            device_write_miss: less(self.device_write_miss, before.device_write_miss),
+        }
+    }
+}
+
 /// The report of a run. Counts and delays are those of the window after the warm-up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -158,6 +210,8 @@ pub struct Report {
     pub client_core_working: f64,
     /// What the server's core did, if it was named.
     pub server_core: Option<CoreSeconds>,
+    /// What memory did, if the machine counts it and we may ask.
+    pub memory: Option<MemoryBytes>,
     /// Faults by kind.
     pub faults: BTreeMap<String, u64>,
     /// A few of them.
@@ -174,4 +228,28 @@ pub(crate) fn ratio(of: f64, to: f64) -> f64 {
 )]
 pub(crate) const fn float(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_counted_at_both_ends_of_a_window_is_missing() {
+        let begin = MemoryBytes {
+            read: Some(64),
+            device_read_hit: Some(64),
+            ..MemoryBytes::default()
+        };
+        let end = MemoryBytes {
+            read: Some(192),
+            written: Some(64),
+            ..MemoryBytes::default()
+        };
+        let expected = MemoryBytes {
+            read: Some(128),
+            ..MemoryBytes::default()
+        };
+        assert_eq!(end.since(&begin), expected);
+    }
 }

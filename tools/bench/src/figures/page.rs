@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use nic_wire::report::MemoryBytes;
+
 use super::cell::{Cell, thousands};
 use super::comparison::{
     self, CLIENT_LOAD_MAX, Quantity, Ratio, best, cells, failure, is_client_bound, median, servers,
@@ -543,7 +545,36 @@ fn environment(text: &mut String, results: &Results) {
                 it.middle
             );
         }
+        for is_tls in [false, true] {
+            memory_row(text, results, server, is_tls);
+        }
     }
+}
+
+/// How often a byte crossed the memory bus, if the machine counts that.
+fn memory_row(text: &mut String, results: &Results, server: &str, is_tls: bool) {
+    let share = |of: fn(&MemoryBytes) -> Option<u64>| {
+        let shares = results.turns.iter().filter_map(|turn| {
+            let cell = &turn.cell;
+            let is_meant =
+                turn.server == server && cell.cached_percent == 0 && cell.is_tls == is_tls;
+            match &turn.outcome {
+                Outcome::Measured(it) if is_meant => {
+                    Some(float(of(it.memory.as_ref()?)?) / float(it.body_bytes.max(1)))
+                }
+                _ => None,
+            }
+        });
+        Median::new(shares).map(|it| it.middle)
+    };
+    let (Some(read), Some(written)) = (share(|it| it.read), share(|it| it.written)) else {
+        return;
+    };
+    let _ = writeln!(
+        text,
+        "| bytes that the whole machine's memory read and wrote for each byte served, cold, {}, {server} | {read:.2} / {written:.2} |",
+        security(is_tls)
+    );
 }
 
 fn comparison_servers(results: &Results) -> Vec<&str> {
@@ -608,6 +639,23 @@ mod tests {
             turns,
             stages: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_memory_did_is_told_where_it_is_counted() {
+        let mut results = results();
+        let line = "served, cold, plaintext, atlas | 1.50 / 0.25 |";
+        assert!(!page(&results, &[]).contains("memory read and wrote"));
+        for turn in &mut results.turns {
+            if let (Outcome::Measured(it), 0) = (&mut turn.outcome, turn.cell.cached_percent) {
+                it.memory = Some(MemoryBytes {
+                    read: Some(it.body_bytes * 3 / 2),
+                    written: Some(it.body_bytes / 4),
+                    ..MemoryBytes::default()
+                });
+            }
+        }
+        assert!(page(&results, &[]).contains(line));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use nic_wire::report::MemoryBytes;
 use serde::{Deserialize, Serialize};
 use testbed::latency::LatencySummary;
 
@@ -62,6 +63,9 @@ pub(crate) struct Measured {
     pub(crate) server_memory: u64,
     /// Seconds of the server's core that the filter of the wire took.
     pub(crate) filter: f64,
+    /// What the machine's memory did in the window, if it is counted.
+    #[serde(default)]
+    pub(crate) memory: Option<MemoryBytes>,
 }
 
 impl Measured {

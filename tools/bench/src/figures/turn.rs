@@ -143,6 +143,7 @@ impl Turns<'_> {
             fairness: Some(report.fairness),
             server_memory,
             filter: wire::filter_seconds(&report),
+            memory: report.memory,
         };
         let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
         let why = wire::defect(&report)

@@ -56,7 +56,7 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 15] = [
 pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
     ("llc", &[]),
     ("testbed", &["wire"]),
-    ("nic-wire", &["clock", "testbed", "wire"]),
+    ("nic-wire", &["clock", "memory", "testbed", "wire"]),
     (
         "stages",
         &[
@@ -67,7 +67,14 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
     ("bottleneck", &["nic-wire", "testbed"]),
     (
         "bench",
-        &["bottleneck", "nic-wire", "stages", "tcp", "testbed"],
+        &[
+            "bottleneck",
+            "memory",
+            "nic-wire",
+            "stages",
+            "tcp",
+            "testbed",
+        ],
     ),
     (
         "sim",

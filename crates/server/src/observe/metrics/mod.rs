@@ -8,7 +8,7 @@
 
 pub(crate) mod links;
 pub(crate) mod listener;
-pub(crate) mod memory_traffic;
+mod memory_traffic;
 pub(crate) mod overview;
 pub(crate) mod table;
 pub(crate) mod text;

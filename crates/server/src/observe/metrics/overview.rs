@@ -6,10 +6,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use counters::{CounterSet as _, Histogram, Meaning, Value as _, counters};
+use memory::traffic::MemoryTraffic;
 use session::Histograms;
 
 use super::links::LinkInfo;
-use super::memory_traffic::MemoryTraffic;
 use super::{Health, Page};
 use crate::observe::access_log::LogStyle;
 use crate::observe::configuration::Configuration;
