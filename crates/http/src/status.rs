@@ -42,6 +42,8 @@ pub enum Status {
     ExpectationFailed,
     /// 421: the operator serves no site of that name.
     MisdirectedRequest,
+    /// 429: the client's network has as many connections or requests as it may have (RFC 6585 s4).
+    TooManyRequests,
     /// 431: too many header fields, or too many bytes of them.
     RequestHeaderFieldsTooLarge,
     /// 500: reading the object failed.
@@ -56,7 +58,7 @@ pub enum Status {
 
 impl Status {
     /// Every status, in the order of their codes.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Ok,
         Self::PartialContent,
         Self::MovedPermanently,
@@ -76,6 +78,7 @@ impl Status {
         Self::RangeNotSatisfiable,
         Self::ExpectationFailed,
         Self::MisdirectedRequest,
+        Self::TooManyRequests,
         Self::RequestHeaderFieldsTooLarge,
         Self::InternalServerError,
         Self::NotImplemented,
@@ -106,6 +109,7 @@ impl Status {
             Self::RangeNotSatisfiable => 416,
             Self::ExpectationFailed => 417,
             Self::MisdirectedRequest => 421,
+            Self::TooManyRequests => 429,
             Self::RequestHeaderFieldsTooLarge => 431,
             Self::InternalServerError => 500,
             Self::NotImplemented => 501,
@@ -137,6 +141,7 @@ impl Status {
             Self::RangeNotSatisfiable => "416 Range Not Satisfiable",
             Self::ExpectationFailed => "417 Expectation Failed",
             Self::MisdirectedRequest => "421 Misdirected Request",
+            Self::TooManyRequests => "429 Too Many Requests",
             Self::RequestHeaderFieldsTooLarge => "431 Request Header Fields Too Large",
             Self::InternalServerError => "500 Internal Server Error",
             Self::NotImplemented => "501 Not Implemented",

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use clock::{Duration, Instant, earlier};
 use http::{Coding, Status};
 use memory::Arena;
+use sites::limits::Held;
 use sites::preface::PrefaceProblem;
 use sites::rules::Rate;
 use tcp::{Connection, Credit, Permission, State, StreamOffset};
@@ -150,8 +151,8 @@ pub(crate) struct Client {
     pub(crate) is_traced: bool,
     /// There is `forwarded`.
     pub(crate) is_forwarded: bool,
-    /// There are `rates`.
-    has_rates: bool,
+    /// There is `ruled`.
+    pub(crate) is_ruled: bool,
     /// Of a reply in the stream no byte was sent yet.
     pub(crate) has_unbegun_reply: bool,
     /// When the head of the last request was complete: the low bits of microseconds, right for an hour.
@@ -161,8 +162,17 @@ pub(crate) struct Client {
     pub(crate) heard_from: MacAddress,
     /// A trusted proxy forwards this connection. `None`: it is its peer's own.
     forwarded: Option<Box<Forwarded>>,
-    /// How fast its replies are sent. `None`: no rule has said so.
-    rates: Option<Box<Rates>>,
+    /// What rules say of it, if they said anything.
+    ruled: Option<Box<Ruled>>,
+}
+
+/// What rules say of a connection.
+#[derive(Debug, Default)]
+struct Ruled {
+    /// How fast its replies are sent.
+    rates: Rates,
+    /// Counts it under the limit of a rule while it is sent replies.
+    held: Option<Box<Held>>,
 }
 
 impl Client {
@@ -186,8 +196,8 @@ impl Client {
             stream: StreamMap::default(),
             forwarded: None,
             is_forwarded: false,
-            has_rates: false,
-            rates: None,
+            is_ruled: false,
+            ruled: None,
             asked_us: low_micros(now),
             replies: Replies::default(),
             tls: None,
@@ -240,10 +250,26 @@ impl Client {
         rate: Option<Rate>,
         rate_max: Option<u64>,
     ) {
-        if rate.is_some() || self.has_rates {
-            self.has_rates = true;
-            let rates = self.rates.get_or_insert_default();
-            rates.begin_reply(start, rate, rate_max);
+        if rate.is_some() || self.is_ruled {
+            let ruled = self.ruled();
+            ruled.rates.begin_reply(start, rate, rate_max);
+        }
+    }
+
+    /// Counts this client under the limit of a rule, if `admit` says so, or under none.
+    pub(crate) fn hold(&mut self, admit: impl FnOnce(&mut Option<Box<Held>>) -> bool) -> bool {
+        admit(&mut self.ruled().held)
+    }
+
+    fn ruled(&mut self) -> &mut Ruled {
+        self.is_ruled = true;
+        self.ruled.get_or_insert_default()
+    }
+
+    /// It is sent no reply: it is not counted.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(ruled) = &mut self.ruled {
+            ruled.held = None;
         }
     }
 
@@ -441,9 +467,9 @@ impl Client {
     /// only place where that is decided. TCP learns since when it is demanded.
     #[inline]
     pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
-        if self.has_rates
-            && let Some(rates) = &mut self.rates
-            && let Some(rate) = rates.advance(self.tcp.claimed_once())
+        if self.is_ruled
+            && let Some(ruled) = &mut self.ruled
+            && let Some(rate) = ruled.rates.advance(self.tcp.claimed_once())
         {
             self.tcp.set_rate_max(rate);
         }

@@ -162,6 +162,8 @@ counters! {
         pub http_cmcd_throughput_bytes: u64,
         /// Replies queued, of any status.
         pub http_reply_count: u64,
+        /// Requests answered 429, because their client's network had reached the `limit` of a site or rule.
+        pub http_limited_count: u64,
         /// Replies queued with a status of 400 or above.
         pub http_error_count: u64,
         /// Request heads not complete within `head_timeout_seconds`.

@@ -1,15 +1,12 @@
-//! How many connections each source has open: an IPv4 address, or the /64 of an IPv6 address, which
-//! is the least that one customer gets (RFC 6177).
+//! How many connections each source has open: an IPv4 address, or an IPv6 network of 64 bits ([`network_of`]).
 //!
 //! Half-open connections do not count: their addresses may be forged, and an attacker could use up
 //! the share of another. Bound: one entry for each connection, allocated at start.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use sites::networks::network_of;
 use tcp::{FourTuple, Table};
-
-/// Bits of an IPv6 address that do not tell sources apart.
-const HOST_BITS_V6: u32 = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -59,17 +56,6 @@ impl Sources {
     /// Connections of the peer's source.
     pub(crate) fn count(&self, peer: &SocketAddr) -> u32 {
         self.counts.find(&source(peer)).unwrap_or(0)
-    }
-}
-
-/// The source that an address is of: itself, or its /64 with zeros behind.
-pub(crate) fn network_of(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => {
-            let network = address.to_bits() >> HOST_BITS_V6 << HOST_BITS_V6;
-            Ipv6Addr::from_bits(network).into()
-        }
     }
 }
 

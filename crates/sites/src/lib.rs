@@ -1,20 +1,21 @@
 //! Sites: which reply a request gets, by name, path, network and signature.
 //!
-//! A server has one [`Sites`], made at load and not changed after. [`Sites::decide`] says of a parsed request
+//! A server has one [`Sites`], made at load and not changed after, but for what [`limits`] count. [`Sites::decide`] says of a parsed request
 //! whether it is served, sent elsewhere or refused, and what the reply says beside. A server without sites has one
 //! that serves everything, and a look-up of nothing.
 //!
 //! ```text
-//!  name ─▶ site ─▶ over TLS? ─▶ token off the path ─▶ hidden? ─▶ rule ─▶ network ─▶ signed link ─▶ action, or folder
+//!  name ─▶ site ─▶ over TLS? ─▶ token off the path ─▶ hidden? ─▶ rule ─▶ network ─▶ signed link ─▶ limit ─▶ action, or folder
 //! ```
 //!
 //! It refuses hidden files: a path of which a segment begins with a dot is not found, but for `/.well-known/`
 //! (RFC 8615). It reads no file and no clock. Bounds: [`SITES_MAX`], [`NAMES_MAX`], and those of [`names`],
-//! [`rules`], [`networks`] and [`links`]; deciding allocates where a path or a location is made.
+//! [`rules`], [`networks`], [`links`] and [`limits`]; deciding allocates where a path or a location is made.
 
 #![forbid(unsafe_code)]
 
 mod last_rule;
+pub mod limits;
 pub mod links;
 pub mod names;
 pub mod networks;
@@ -24,12 +25,14 @@ pub mod rules;
 mod template;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 pub use last_rule::LastRule;
 
 use http::{Codings, ReplyConfig, Request, Status};
 
 use last_rule::RuleIndex;
+use limits::{Counted, Held};
 use links::{Asked, Audience};
 use names::{NameProblem, Names};
 use networks::Network;
@@ -88,6 +91,8 @@ pub struct Sites {
     /// For requests that name none of them.
     default: Compiled,
     proxies: Proxies,
+    /// `None`: no rule has a limit.
+    counted: Option<Arc<Counted>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -157,12 +162,51 @@ impl Sites {
             compiled.push(site);
         }
         let default = Compiled::new(default).map_err(|problem| (compiled.len(), problem.into()))?;
-        Ok(Self {
+        let mut sites = Self {
             names,
             sites: compiled,
             default,
-            proxies: Proxies::default(),
-        })
+            ..Self::default()
+        };
+        sites.number_limits();
+        Ok(sites)
+    }
+
+    /// Tells limits apart: rules without one of their own share that of their site.
+    fn number_limits(&mut self) {
+        let mut last = 0;
+        let mut number = |limit: &mut limits::Limit| {
+            last += 1;
+            limit.number = last;
+        };
+        for site in self.sites.iter_mut().chain([&mut self.default]) {
+            site.otherwise.limit.iter_mut().for_each(&mut number);
+            for rule in site.rules.iter_mut() {
+                match &mut rule.limit {
+                    Some(limit) => number(limit),
+                    none => *none = site.otherwise.limit,
+                }
+            }
+        }
+        self.counted = (last > 0).then(|| Arc::new(Counted::new()));
+    }
+
+    /// Whether a request that is not refused is within the limit of its rule at `now_ns`, the workers' time; if so,
+    /// `held` counts its connection.
+    pub fn admit(
+        &self,
+        rule: &Rule,
+        source: IpAddr,
+        now_ns: u64,
+        held: &mut Option<Box<Held>>,
+    ) -> bool {
+        match (&rule.limit, &self.counted) {
+            (Some(limit), Some(counted)) => counted.admit(limit, source, now_ns, held),
+            _ => {
+                *held = None;
+                true
+            }
+        }
     }
 
     /// The same, which believe what proxies in these networks say of who asks.

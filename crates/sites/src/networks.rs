@@ -161,6 +161,21 @@ impl Ranges {
     }
 }
 
+/// Bits of an IPv6 address that do not tell clients apart: a /64 is the least that one customer gets (RFC 6177).
+const HOST_BITS_V6: u32 = 64;
+
+/// The network by which clients are counted: an address of IPv4 itself, of IPv6 its /64, with zeros behind.
+#[must_use]
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let network = address.to_bits() >> HOST_BITS_V6 << HOST_BITS_V6;
+            core::net::Ipv6Addr::from_bits(network).into()
+        }
+    }
+}
+
 fn bits_of(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_bits().into(),

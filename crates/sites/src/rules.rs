@@ -9,6 +9,7 @@
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 use http::{ReplyConfig, Request, Status};
 
+use crate::limits::Limit;
 use crate::links::Links;
 use crate::networks::SourceFilter;
 use crate::template::{self, Piece};
@@ -29,6 +30,8 @@ pub struct Rule {
     pub links: Option<Links>,
     /// Where its paths are looked up.
     pub folder: Folder,
+    /// How many connections and requests of a client's network; `None`: as the site has it.
+    pub limit: Option<Limit>,
     /// How fast replies are sent; `None`: as fast as the server's are.
     pub rate: Option<Rate>,
     /// What is done.
@@ -273,6 +276,10 @@ impl Rules {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
+        self.rules.iter_mut()
     }
 }
 

@@ -541,7 +541,9 @@ impl<'a> Writer<'a> {
                 self.field("Allow", ALLOW_WITH_CORS)
             }
             Status::MethodNotAllowed => self.field("Allow", ALLOW),
-            Status::ServiceUnavailable => self.number_field("Retry-After", RETRY_AFTER_SECONDS),
+            Status::ServiceUnavailable | Status::TooManyRequests => {
+                self.number_field("Retry-After", RETRY_AFTER_SECONDS);
+            }
             _ => {}
         }
         self.status_body(status, head_only);

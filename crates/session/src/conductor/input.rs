@@ -3,6 +3,8 @@
 //! Refused: more than [`REPLIES_MAX`](crate::stream_map::REPLIES_MAX) requests that are not answered to
 //! their end. What arrives beyond waits in the client's input, which the receive window bounds.
 
+use core::net::IpAddr;
+
 use clock::Instant;
 use http::{Coding, Method, Parsed, Request, Status};
 use sites::Verdict;
@@ -82,9 +84,30 @@ impl Conductor {
                 self.queue(now, index, held, None, http::options_reply);
                 continue;
             }
+            let found = self.config.sites.find(&request, &mut self.draft.last_rule);
+            let has_limit = found.rule.limit.is_some() || client.is_ruled;
             let decided = decide(&self.config, &mut self.draft, client, request, None);
+            let is_refused = matches!(decided, Err(Verdict::Refuse(_)));
+            if has_limit && !is_refused && !self.admit(now, index, source) {
+                self.telemetry.counters.http_limited_count += 1;
+                self.answer(now, index, held, &Verdict::Refuse(Status::TooManyRequests));
+                continue;
+            }
             self.ask_or_answer(now, index, held, decided);
         }
+    }
+
+    /// Whether the request at the start of the input, which is served to `source`, is within the limit of its rule.
+    fn admit(&mut self, now: Instant, index: u32, source: IpAddr) -> bool {
+        let Some(client) = self.connections.clients.entry_mut(index) else {
+            return true;
+        };
+        let sites = &self.config.sites;
+        let Some(request) = request_of(client) else {
+            return true;
+        };
+        let rule = sites.find(&request, &mut self.draft.last_rule).rule;
+        client.hold(|held| sites.admit(rule, source, now.as_nanos(), held))
     }
 
     /// Has a path looked up for the request at the start of the input, or answers it.

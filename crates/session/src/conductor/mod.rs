@@ -314,6 +314,9 @@ impl Conductor {
         self.telemetry.record_state(now, client);
         let deadline = earlier(client.deadline(&self.config), paced_until);
         let is_idle = client.is_idle();
+        if is_idle && client.is_ruled {
+            client.give_back();
+        }
         self.connections.settle(now, index, deadline, is_idle);
     }
 }

@@ -29,10 +29,10 @@
 use core::net::IpAddr;
 
 use clock::{Duration, Instant};
+use sites::networks::network_of;
 use wire::{Ecn, Fragment};
 
 use crate::counters::Counters;
-use crate::sources;
 
 /// Datagrams that are being put together at once.
 pub(crate) const DATAGRAMS_MAX: usize = 64;
@@ -215,7 +215,7 @@ impl Reassembly {
 
     /// Finds a place for a datagram of which the first fragment has come, and returns it.
     fn begin(&mut self, now: Instant, name: Name, counters: &mut Counters) -> usize {
-        let source = sources::network_of(name.source);
+        let source = network_of(name.source);
         let place = self.place_for(source);
         if self.datagrams[place].name.is_some() {
             counters.wire_reassembly_evicted_count +=

@@ -7,21 +7,21 @@
 //! It refuses keys that mean nothing beside each other. Bounds: those of the crate `sites`.
 
 mod cors;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::{Coding, Cors, Origins, ReplyConfig, Status};
 use sites::links::{Expression, LinkForm, LinkKey, Links};
 use sites::networks::SourceFilter;
-use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Rate, Redirect, Rule};
+use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
 
 use self::cors::CorsChoice;
-use super::amount::{parse_rate, parse_size};
+use self::limits::{resolve_limit, resolve_rate};
 use super::file::{Amount, FileText, Reader, Table, Value, Written};
 use super::problems::Problems;
 use super::sources::resolve_list;
@@ -96,6 +96,9 @@ table! {
             "Codings in which files may lie beside others, with `.br`, `.zst` and `.gz` behind their names. Clients that \
              take one (`Accept-Encoding`) get that file, in the order of their preference, then of this list; \
              caches are told by `Vary`. Each costs a look-up more where it is missing.";
+        limit: LimitTable, "table", "see below",
+            "How many connections and requests of one client's network are taken at once; further requests get 429. It \
+             holds for all of the site together, but for rules with one of their own.";
         rule: Vec<RuleTable>, "array of tables", "up to 256",
             "`[[site.rule]]`: the first that is for a path holds, and no other.";
     }
@@ -126,6 +129,8 @@ table! {
             "Networks whose clients get 403, also those within a network of `allow`.";
         link: LinkTable, "table", "see below",
             "Only signed links are served; others get 403.";
+        limit: LimitTable, "table", "see below",
+            "As the site's, and in its place: it counts what is asked for by this rule, and nothing else.";
         root: String, "string", "like `/archive`",
             "The folder beneath PATH in place of the site's.";
         directory: PathBuf, "string", "an absolute path, up to 64 of all sites",
@@ -166,22 +171,32 @@ table! {
     }
 }
 
+table! {
+    /// `limit` of a site or a rule.
+    LimitTable, "limit" {
+        connections: Amount, "number", "1 to 65535",
+            "Connections of a client's network that are sent replies at once. One that waits for a request does not count.";
+        requests: Amount, "rate, like `\"10/s\"` or `\"90/min\"`, or requests a second", "`1/min` to `1000/s`",
+            "How fast requests of a client's network may come, refused ones not counted.";
+        burst: Amount, "number", "0 to 100000",
+            "How many requests may come before their time; as many as come in a second if it is not said.";
+    }
+}
+
 /// The tables of `docs/run/sites.md`.
 #[must_use]
 pub(crate) fn documentation() -> String {
     format!(
-        "`[[site]]`:\n\n{}\n`[[site.rule]]`:\n\n{}\n`link` of a rule:\n\n{}",
+        "`[[site]]`:\n\n{}\n`[[site.rule]]`:\n\n{}\n`limit` of a site or a rule:\n\n{}\n`link` of a rule:\n\n{}",
         SiteTable::documentation(),
         RuleTable::documentation(),
+        LimitTable::documentation(),
         LinkTable::documentation()
     )
 }
 
 /// Errors that a rule may answer by, and that may have files as their bodies.
 const REFUSALS: [Status; 3] = [Status::Forbidden, Status::NotFound, Status::Gone];
-
-/// What `rate` may be, bytes a second: as the server's `connection_rate_max`.
-const RATE_RANGE: RangeInclusive<u64> = 10_000..=100_000_000_000;
 
 /// Most directories beside PATH: each worker has each of them open.
 pub(crate) const DIRECTORIES_MAX: usize = 64;
@@ -442,6 +457,7 @@ fn resolve_site(
     let mut said = said.unwrap_or_else(|| above.clone());
     said.root = table.root.unwrap_or_default();
     said.directory = problems.take(resolve_directory(table.directory, &place));
+    let limit = problems.take(resolve_limit(table.limit, &place));
     let folder = problems.take_some(resolve_folder("", &said.root, &place));
     if folder.is_none() {
         // Its rules would be refused for it, too.
@@ -477,6 +493,7 @@ fn resolve_site(
         otherwise: Rule {
             replies: said.replies,
             folder: folder.unwrap_or_default(),
+            limit,
             ..Rule::default()
         },
     };
@@ -530,35 +547,6 @@ fn resolve_error_pages(
     pages.collect()
 }
 
-fn resolve_rate(
-    rate: Option<Amount>,
-    after: Option<Amount>,
-    place: &Place,
-) -> Result<Option<Rate>, Failure> {
-    match (rate, after) {
-        (None, None) => Ok(None),
-        (None, Some(_)) => Err(place.refuse("rate_after without rate", "say the rate, too")),
-        (Some(rate), after) => {
-            let size = |Amount(text): Amount| parse_size(&text).ok();
-            let after_bytes = after.map_or(Some(0), size);
-            let rate = parse_rate(&rate.0).ok();
-            let found = rate
-                .filter(|rate| RATE_RANGE.contains(rate))
-                .zip(after_bytes.filter(|bytes| *bytes <= i64::MAX.unsigned_abs()));
-            let (bytes_per_second, after_bytes) = found.ok_or_else(|| {
-                place.refuse(
-                    "rate or rate_after: no rate and size, or out of range",
-                    "write them like \"5Mbit/s\" and \"10MiB\", from 10kB/s to 100GB/s",
-                )
-            })?;
-            Ok(Some(Rate {
-                bytes_per_second,
-                after_bytes,
-            }))
-        }
-    }
-}
-
 fn resolve_directory(path: Option<PathBuf>, place: &Place) -> Result<Option<PathBuf>, Failure> {
     match path {
         Some(path) if !path.is_absolute() => Err(place.refuse(
@@ -609,6 +597,7 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
     let filter = SourceFilter::new(allowed.as_deref(), &denied.unwrap_or_default());
     let rule = Rule {
         rate: resolve_rate(table.rate, table.rate_after, place)?,
+        limit: resolve_limit(table.limit, place)?,
         replies: said.replies,
         networks: is_limited.then_some(filter),
         links: None,

@@ -267,7 +267,8 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
     ] {
         assert_eq!(ask_as(&example, url, &secure).0, verdict, "{url}");
     }
-    let one = example_of(page, 3);
+    assert!(format!("{:?}", example_of(page, 2)).contains("connections: Some(4)"));
+    let one = example_of(page, 4);
     for (path, codings, rate) in [
         ("/vod/7/1.m4s", 0, Some((2_000_000, 20_000_000))),
         ("/vod/7/index.m3u8", 2, None),
@@ -285,7 +286,7 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
         let page = one.error_page(&request, Status::NotFound).unwrap();
         assert_eq!(page.path.as_deref(), Some("/errors/404.html"));
     }
-    let many = example_of(page, 4);
+    let many = example_of(page, 5);
     let beside = |directory, path: &str| {
         Verdict::Serve(sites::Place {
             directory,

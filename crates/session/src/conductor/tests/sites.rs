@@ -6,6 +6,7 @@ use super::{Bench, OBJECT_BYTES, PEER_ADDRESS, Peer, assert_is_object, config, o
 use crate::{Config, LookupError};
 use clock::Duration;
 use http::{Coding, ReplyConfig, Status};
+use sites::limits::{Limit, RequestRate};
 use sites::links::{LinkForm, LinkKey, Links};
 use sites::networks::{Network, SourceFilter};
 use sites::rules::{Rate, Rule};
@@ -221,6 +222,80 @@ fn what_a_cookie_opened_is_private_in_each_coding() {
         let said = head.contains("\r\nCache-Control: private\r\n");
         assert_eq!(said, is_private, "{head}");
     }
+}
+
+#[test]
+fn a_network_has_as_many_replies_at_once_as_the_limit_says_on_whichever_worker() {
+    let limited = Rule {
+        limit: Some(Limit::new(Some(1), None)),
+        ..Rule::default()
+    };
+    let site = Site {
+        rules: vec![(vec!["/object".into()], limited)],
+        ..Site::default()
+    };
+    let config = with_site(site);
+    let (mut bench, mut other) = (Bench::with(config.clone(), 8), Bench::with(config, 8));
+    let mut first = Peer::connect(&mut bench, 1000);
+    // It has not acknowledged its reply.
+    first.ask(&mut bench, REQUEST);
+    let ask = |bench: &mut Bench, peer: &mut Peer, path: &str| {
+        peer.received.clear();
+        peer.get(bench, path);
+        peer.drain(bench);
+        status(peer)
+    };
+    let mut second = Peer::connect(&mut bench, 1001);
+    assert_eq!(ask(&mut bench, &mut second, "/object"), "429");
+    let (head, _) = second.head_and_rest();
+    assert!(head.contains("\r\nRetry-After: 1\r\n"), "{head}");
+    assert_eq!(ask(&mut bench, &mut second, "/other"), "200", "no limit");
+    let mut third = Peer::connect(&mut other, 1002);
+    assert_eq!(ask(&mut other, &mut third, "/object"), "429");
+    assert_eq!(bench.conductor.counters().http_limited_count, 1);
+    // What waits for a request does not count, and neither does who left in mid-reply.
+    first.drain(&mut bench);
+    assert_eq!(status(&first), "200");
+    assert_eq!(ask(&mut bench, &mut second, "/object"), "200");
+    assert_eq!(ask(&mut other, &mut third, "/object"), "200");
+    first.received.clear();
+    first.ask(&mut bench, REQUEST);
+    assert_eq!(ask(&mut other, &mut third, "/object"), "429");
+    first.send(&mut bench, TcpFlags::RST, b"");
+    assert_eq!(ask(&mut other, &mut third, "/object"), "200");
+}
+
+#[test]
+fn requests_of_a_network_beyond_their_rate_are_answered_429() {
+    let rate = RequestRate {
+        interval_ns: 1_000_000_000,
+        burst: 1,
+    };
+    let otherwise = Rule {
+        limit: Some(Limit::new(None, Some(rate))),
+        ..Rule::default()
+    };
+    let site = Site {
+        otherwise,
+        ..Site::default()
+    };
+    let mut bench = Bench::with(with_site(site), 8);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let mut ask = |bench: &mut Bench, path: &str| {
+        peer.received.clear();
+        peer.get(bench, path);
+        peer.drain(bench);
+        status(&peer)
+    };
+    let codes = ["/object", "/.hidden", "/object", "/object"].map(|path| ask(&mut bench, path));
+    assert_eq!(
+        codes,
+        ["200", "404", "200", "429"],
+        "what is refused anyway does not count"
+    );
+    bench.now += Duration::from_millis(1_001);
+    assert_eq!(ask(&mut bench, "/object"), "200");
+    assert_eq!(ask(&mut bench, "/object"), "429");
 }
 
 /// The paths that are looked up for a request until one is found, which only `found` is.
