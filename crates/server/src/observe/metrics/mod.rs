@@ -10,6 +10,7 @@ pub(crate) mod links;
 pub(crate) mod listener;
 mod memory_traffic;
 pub(crate) mod overview;
+pub(crate) mod process;
 pub(crate) mod table;
 pub(crate) mod text;
 

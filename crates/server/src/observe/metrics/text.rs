@@ -11,6 +11,7 @@ use counters::{Histogram, Kind, Meaning};
 use super::links;
 use super::memory_traffic;
 use super::overview::Overview;
+use super::process::ProcessFacts;
 use super::table::meaning_of;
 use crate::observe::report::Pair;
 use crate::start::host::CpuTimes;
@@ -21,7 +22,7 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 /// Everything that is told of the process, and what the kernel says of it.
 #[must_use]
-pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
+pub(crate) fn encode(overview: &Overview, process: &ProcessFacts) -> String {
     let mut text = Text::default();
     text.family(
         "atlas_build",
@@ -51,7 +52,7 @@ pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
         let sample = format!("{}_info", links::FAMILY);
         text.sample(&sample, &link.labels(worker), 1);
     }
-    if let Some(CpuTimes { user_us, system_us }) = cpu {
+    if let Some(CpuTimes { user_us, system_us }) = process.cpu {
         text.family(
             "atlas_cpu_seconds",
             "counter",
@@ -62,6 +63,7 @@ pub(crate) fn encode(overview: &Overview, cpu: Option<CpuTimes>) -> String {
             text.sample("atlas_cpu_seconds_total", &labels, Seconds(us));
         }
     }
+    process.encode(start, &mut text);
     text.0
         .push_str(&memory_traffic::encode(overview.memory_traffic()));
     for pair in overview.pairs() {
@@ -140,7 +142,7 @@ fn bound_text(bound_us: u64) -> String {
 }
 
 /// Microseconds, written as seconds.
-struct Seconds(u64);
+pub(super) struct Seconds(pub(super) u64);
 
 impl Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -148,8 +150,9 @@ impl Display for Seconds {
     }
 }
 
+/// The text as far as it was written.
 #[derive(Default)]
-struct Text(String);
+pub(super) struct Text(pub(super) String);
 
 impl Text {
     fn counter(&mut self, (name, value): Pair) {
@@ -191,7 +194,7 @@ impl Text {
 
     /// The lines about a family. Its unit is the last word of its name, where that is one of the
     /// base units of OpenMetrics.
-    fn family(&mut self, family: &str, kind: &str, help: &str) {
+    pub(super) fn family(&mut self, family: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# TYPE {family} {kind}");
         for unit in ["bytes", "seconds"] {
             if family
@@ -207,7 +210,7 @@ impl Text {
         }
     }
 
-    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+    pub(super) fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
 }
@@ -220,7 +223,7 @@ mod tests {
     use counters::Kind;
     use session::Histograms;
 
-    use super::{encode, family_of, to_plain};
+    use super::{ProcessFacts, encode, family_of, to_plain};
     use crate::observe::metrics::Page;
     use crate::observe::metrics::overview::tests::overview;
     use crate::observe::metrics::table::all;
@@ -250,7 +253,7 @@ mod tests {
             user_us: 1_000_001,
             system_us: 999_999,
         };
-        let text = encode(&overview, Some(cpu));
+        let text = encode(&overview, &ProcessFacts::of_cpu(Some(cpu)));
         for part in [
             "# TYPE atlas_build info\n# HELP atlas_build Version of the server, and the commit that it is built from.\natlas_build_info{version=\"",
             "# UNIT atlas_start_time_seconds seconds\n",
@@ -281,7 +284,7 @@ mod tests {
             assert!(text.contains(part), "no {part:?} in:\n{text}");
         }
         assert!(text.ends_with("\n# EOF\n"));
-        assert!(!encode(&overview, None).contains("cpu"));
+        assert!(!encode(&overview, &ProcessFacts::of_cpu(None)).contains("cpu"));
     }
 
     #[test]
@@ -318,7 +321,7 @@ mod tests {
             user_us: 0,
             system_us: 0,
         };
-        let text = encode(&overview, Some(cpu));
+        let text = encode(&overview, &ProcessFacts::of_cpu(Some(cpu)));
         let samples = text.lines().filter(|line| !line.starts_with('#'));
         let exported: BTreeSet<_> = samples.flat_map(metrics_in).collect();
         let dashboard = include_str!("../../../../../dist/grafana-dashboard.json");

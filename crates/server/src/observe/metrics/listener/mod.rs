@@ -23,12 +23,12 @@ use http::{Method, Parsed};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::overview::Overview;
+use super::process::ProcessFacts;
 use super::{Health, text};
 use crate::failure::Failure;
 use crate::observe::capture::{self, CaptureKind, CaptureQuery};
 use crate::observe::connections::{Asker, Query};
 use crate::run::mailbox::QUESTIONS_MAX;
-use crate::start::host;
 
 /// Connections open at once. For one more, the one is closed that has been silent for longest.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
@@ -418,7 +418,7 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
     Answer::Reply(match path {
         "/" => reply_with("200 OK", "text/html; charset=utf-8", head_only, PAGE),
         "/metrics" => {
-            let text = text::encode(overview, host::cpu_times().ok());
+            let text = text::encode(overview, &ProcessFacts::read());
             if wants_plain(head) {
                 reply_with(
                     "200 OK",
