@@ -14,6 +14,7 @@ mod observe;
 mod process;
 mod reload;
 mod run;
+mod running;
 mod settings;
 mod start;
 mod store_command;

@@ -14,7 +14,7 @@ use crate::failure::{EXIT_OK, Failure};
 use crate::observe::log;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
 use crate::settings::{self, CommonArgs, FileConfig, FileText, Settings};
-use crate::{reload, start, store_command, top, try_command};
+use crate::{reload, running, start, store_command, top, try_command};
 
 /// Does what the command line says; the exit code.
 #[must_use]
@@ -75,7 +75,9 @@ fn check_file(settings: &Settings, has_path: bool) -> Result<(), Failure> {
     log::init(settings.log, settings.log_format);
     let found = reload::check(settings)?;
     if has_path {
-        return start::check(settings);
+        start::check(settings)?;
+        let _ = write!(std::io::stdout(), "{}", running::changes(settings));
+        return Ok(());
     }
     let file = settings
         .source
@@ -85,6 +87,7 @@ fn check_file(settings: &Settings, has_path: bool) -> Result<(), Failure> {
         .unwrap_or_else(|| "".as_ref());
     // If stdout is closed, the exit code still tells.
     let _ = writeln!(std::io::stdout(), "ok: {}: {found}", file.display());
+    let _ = write!(std::io::stdout(), "{}", running::changes(settings));
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use crate::failure::Failure;
 use crate::settings::cli::TopArgs;
 use scrape::Sample;
+pub(crate) use scrape::get;
 use view::View;
 
 /// From one question to the next. A server publishes its counters once a second.

@@ -130,7 +130,11 @@ impl Metrics {
 }
 
 /// The body of the answer to a GET.
-fn get(server: SocketAddr, target: &str) -> io::Result<String> {
+/// The body of what a server answers to a path.
+///
+/// # Errors
+/// It does not answer, or not with 200.
+pub(crate) fn get(server: SocketAddr, target: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, TIME_MAX)?;
     stream.set_read_timeout(Some(TIME_MAX))?;
     stream.set_write_timeout(Some(TIME_MAX))?;
