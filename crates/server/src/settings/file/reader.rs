@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::text::{FileText, name_of};
 use super::{Amount, CertificateTable};
 use crate::failure::Failure;
-use crate::settings::sites::{LinkTable, RuleTable, SiteTable};
+use crate::settings::sites::{LimitTable, LinkTable, RuleTable, SiteTable};
 use crate::settings::table::FileConfig;
 
 /// Most characters of a value that a message repeats.
@@ -42,44 +42,85 @@ pub(crate) trait Table: Default {
 }
 
 /// Directives of nginx, and what is written in their place.
-const NGINX: [(&str, &str); 23] = [
+const NGINX: [(&str, &str); 42] = [
     ("add_header", "header = [\"NAME: VALUE\"]"),
     ("alias", "root, and strip_prefix in [[site.rule]]"),
+    (
+        "auth_basic",
+        "nothing: links can be signed, link of [[site.rule]]",
+    ),
     ("autoindex", "nothing: directories are never listed"),
+    ("brotli_static", "precompressed = [\"br\"]"),
     ("client_header_timeout", "head_timeout_seconds"),
+    ("default_type", "nothing: application/octet-stream"),
     ("error_log", "log, and the journal or stderr"),
     ("error_page", "error_pages of [[site]]"),
+    ("etag", "nothing: there is always one"),
     ("expires", "header = [\"Cache-Control: max-age=SECONDS\"]"),
     ("gzip", "nothing: what is served is compressed already"),
     ("index", "nothing: index.html"),
     ("keepalive_timeout", "idle_timeout_seconds"),
+    ("gzip_static", "precompressed = [\"gzip\"]"),
+    (
+        "limit_conn",
+        "limit = { connections = NUMBER } of [[site]] or [[site.rule]]",
+    ),
+    (
+        "limit_conn_zone",
+        "nothing: limit counts by the client's network",
+    ),
     (
         "limit_rate",
         "connection_rate_max, or rate of [[site.rule]]",
     ),
+    ("limit_rate_after", "rate_after of [[site.rule]]"),
+    (
+        "limit_req",
+        "limit = { requests = \"NUMBER/s\", burst = NUMBER } of [[site]] or [[site.rule]]",
+    ),
+    (
+        "limit_req_zone",
+        "nothing: limit counts by the client's network",
+    ),
     ("listen", "http and https, ports of all sites"),
     ("location", "[[site.rule]] with paths"),
+    ("log_format", "access_log_format"),
+    ("map", "for origins, the list of cors"),
+    ("open_file_cache", "nothing: open files are kept"),
+    ("proxy_pass", "nothing: only files are served"),
     ("real_ip_header", "trusted_proxies"),
     ("return", "redirect and status of [[site.rule]]"),
     ("rewrite", "redirect or strip_prefix of [[site.rule]]"),
     (
+        "secure_link",
+        "link = { form = \"secure_link\", ... } of [[site.rule]]",
+    ),
+    (
         "secure_link_md5",
         "link = { form = \"secure_link\", ... } of [[site.rule]]",
     ),
+    ("sendfile", "nothing: there is one way"),
     ("server", "[[site]]"),
     ("server_name", "names"),
     ("set_real_ip_from", "trusted_proxies"),
     ("ssl_certificate", "cert of [[certificate]]"),
     ("ssl_certificate_key", "key of [[certificate]]"),
+    ("ssl_session_ticket_key", "ticket_keys"),
+    ("try_files", "nothing for $uri =404; there is no other"),
+    (
+        "worker_connections",
+        "connections_max, of all workers together",
+    ),
     ("worker_processes", "workers"),
 ];
 
 /// Every table, for keys that are written in another than theirs.
-const TABLES: [(&str, &[&str]); 5] = [
+const TABLES: [(&str, &[&str]); 6] = [
     (FileConfig::NAME, FileConfig::KEYS),
     (CertificateTable::NAME, CertificateTable::KEYS),
     (SiteTable::NAME, SiteTable::KEYS),
     (RuleTable::NAME, RuleTable::KEYS),
+    (LimitTable::NAME, LimitTable::KEYS),
     (LinkTable::NAME, LinkTable::KEYS),
 ];
 
@@ -161,7 +202,17 @@ impl Reader<'_> {
         }
         for key in T::REQUIRED {
             if !table.contains_key(*key) {
-                self.refuse(&span, &format!("{}: {key} is missing", T::NAME));
+                let others = T::KEYS.iter().filter_map(|other| {
+                    let text = table.get(*other)?.get_ref().as_str()?;
+                    Some(format!("{other} {text:?}"))
+                });
+                let beside: Vec<String> = others.collect();
+                let beside = if beside.is_empty() {
+                    String::new()
+                } else {
+                    format!(" beside {}", beside.join(", "))
+                };
+                self.refuse(&span, &format!("{}: {key} is missing{beside}", T::NAME));
             }
         }
         made

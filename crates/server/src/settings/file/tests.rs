@@ -79,7 +79,7 @@ fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
                 redirect = \"/x\"\n[[site.rule]]\npaths = [\"/x\"]\nstatus = 404\nstatsu = 1\nlink = { key = 1 }\n";
     let told = told(text);
     for line in [
-        "a.toml:2:1: [[certificate]]: key is missing\n",
+        "a.toml:2:1: [[certificate]]: key is missing beside cert \"a\"\n",
         "a.toml:4:1: http: unknown key inside [[certificate]]; it is a key of the file: write it above the \
          first line with a [table]\n",
         "a.toml:8:1: redirect: unknown key inside [[site]]; it is a key of [[site.rule]]\n",
@@ -97,12 +97,15 @@ fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
 fn a_directive_of_nginx_is_told_as_what_it_is_here() {
     let told = told(
         "send_timeout = 5\nkeepalive_timeout = 65\n\
-         [[site]]\nserver_name = \"a.example\"\nlocation = {}\n",
+         [[site]]\nserver_name = \"a.example\"\nlocation = {}\ngzip_static = true\n\
+         limit = { connections = 8, limit_req = \"10r/s\" }\n",
     );
     for line in [
         "a.toml:1:1: send_timeout: unknown key; did you mean send_timeout_seconds?\n",
         "a.toml:2:1: keepalive_timeout: unknown key; what nginx says so is here idle_timeout_seconds\n",
         "a.toml:4:1: server_name: unknown key inside [[site]]; what nginx says so is here names\n",
+        "a.toml:6:1: gzip_static: unknown key inside [[site]]; what nginx says so is here precompressed = [\"gzip\"]\n",
+        "a.toml:7:28: limit_req: unknown key inside limit; what nginx says so is here limit = { requests = ",
         "a.toml:5:1: location: unknown key inside [[site]]; what nginx says so is here [[site.rule]] with \
          paths\n",
     ] {
