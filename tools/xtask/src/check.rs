@@ -5,10 +5,13 @@
 //! from running; a signal does. Bounded by what bounds each. Fuzzing, which takes as long as it is
 //! given, is a command of its own.
 
-use std::io::ErrorKind;
+use std::fs;
+use std::io::{ErrorKind, Write as _};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 use crate::test::TestOptions;
 use crate::{boot, cargo, interop, lab, netns, simulate, skips, tidy};
@@ -60,27 +63,53 @@ fn lint(suite: &mut Suite) {
     suite.run("cargo doc", || {
         cargo::run(&["doc", "--workspace", "--no-deps", "--quiet"])
     });
-    suite.run("promtool", read_alerts);
+    suite.run("promtool", read_queries);
 }
 
-/// Has Prometheus's tool read the alerts, if it is here. It comes with a daemon, so it is not installed.
-fn read_alerts() -> Result<Outcome> {
-    let file = workspace_root().join("dist/alerts.yml");
-    let output = Command::new("promtool")
-        .args(["check", "rules"])
-        .arg(file)
-        .output();
-    match output {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            Ok(Outcome::Skipped("no promtool (Debian: prometheus)".into()))
-        }
-        output => {
-            let output = output?;
-            let told = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.success(), "{told}");
-            Ok(Outcome::Passed)
+/// Has Prometheus's tool read the alerts and the queries of the dashboard, if it is here. It comes with a daemon, so it
+/// is not installed.
+fn read_queries() -> Result<Outcome> {
+    let dist = workspace_root().join("dist");
+    let dashboard = fs::read_to_string(dist.join("grafana-dashboard.json"))?;
+    let mut queries = NamedTempFile::new()?;
+    queries.write_all(rules_of(&serde_json::from_str(&dashboard)?)?.as_bytes())?;
+    for file in [dist.join("alerts.yml"), queries.path().to_owned()] {
+        let mut command = Command::new("promtool");
+        match command.args(["check", "rules"]).arg(file).output() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Outcome::Skipped("no promtool (Debian: prometheus)".into()));
+            }
+            output => {
+                let output = output?;
+                let told = String::from_utf8_lossy(&output.stderr);
+                ensure!(output.status.success(), "{told}");
+            }
         }
     }
+    Ok(Outcome::Passed)
+}
+
+/// The queries of a dashboard as a file of rules, with what Grafana puts in for its variables. JSON is YAML.
+fn rules_of(dashboard: &Value) -> Result<String> {
+    let panels = dashboard["panels"].as_array().context("panels")?;
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array());
+    let queries = targets
+        .flatten()
+        .filter_map(|target| target["expr"].as_str());
+    let filled = queries.map(|query| {
+        query
+            .replace("$__rate_interval", "5m")
+            .replace("$instance", ".*")
+    });
+    let rules = filled.enumerate().map(|(number, query)| {
+        let record = format!("dashboard:query:{number}");
+        json!({"record": record, "expr": query})
+    });
+    let rules: Vec<Value> = rules.collect();
+    ensure!(rules.len() > 10, "{} queries", rules.len());
+    Ok(json!({"groups": [{"name": "dashboard", "rules": rules}]}).to_string())
 }
 
 /// The fuzz targets are a workspace of their own, which nothing else compiles. What they share with this
@@ -93,4 +122,18 @@ fn clippy_of_fuzz_targets() -> Command {
     // The library that the build would link instead of making one.
     command.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Value, rules_of, workspace_root};
+
+    #[test]
+    fn the_dashboards_queries_are_rules_without_variables() {
+        let file = workspace_root().join("dist/grafana-dashboard.json");
+        let dashboard = std::fs::read_to_string(file).unwrap();
+        let rules = rules_of(&serde_json::from_str(&dashboard).unwrap()).unwrap();
+        assert!(rules.contains("[5m]") && !rules.contains('$'), "{rules}");
+        assert!(rules_of(&Value::default()).is_err());
+    }
 }

@@ -218,13 +218,16 @@ impl Text {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
 
     use clock::Duration;
-    use counters::Kind;
+    use counters::{CounterSet as _, Kind};
     use session::Histograms;
 
     use super::{ProcessFacts, encode, family_of, to_plain};
     use crate::observe::metrics::Page;
+    use crate::observe::metrics::overview::OutputCounters;
     use crate::observe::metrics::overview::tests::overview;
     use crate::observe::metrics::table::all;
     use crate::start::host::CpuTimes;
@@ -333,5 +336,29 @@ mod tests {
             let unknown: Vec<_> = named.difference(&exported).collect();
             assert!(unknown.is_empty(), "not exported: {unknown:?}");
         }
+    }
+
+    /// `promtool check metrics`, where it is installed: names, units and help by Prometheus's conventions.
+    #[test]
+    fn promtool_finds_no_fault_with_the_older_format() {
+        // No page has those of the outputs, which are the process's.
+        let is_output = |name| OutputCounters::MEANINGS.iter().any(|it| it.name == name);
+        let counters = all().filter(|it| it.kind != Kind::Histogram && !is_output(it.name));
+        let pairs: Vec<_> = counters.map(|meaning| (meaning.name, 0)).collect();
+        let overview = overview(vec![Page::new(&pairs, std::time::Instant::now())]);
+        let text = to_plain(&encode(&overview, &ProcessFacts::read()));
+        let mut promtool = Command::new("promtool");
+        promtool.args(["check", "metrics"]);
+        let promtool = promtool.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let Ok(mut promtool) = promtool.spawn() else {
+            eprintln!("SKIPPED: promtool is not installed (Debian: prometheus)");
+            return;
+        };
+        let mut stdin = promtool.stdin.take().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+        drop(stdin);
+        let output = promtool.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && told.is_empty(), "{told}");
     }
 }
