@@ -60,8 +60,6 @@ pub(crate) struct HeldRequest {
     pub(crate) error: Option<Status>,
     /// No request is taken after it.
     pub(crate) is_last: bool,
-    /// Its reply is for this client only ([`sites::Place::is_private`]).
-    pub(crate) is_private: bool,
 }
 
 impl HeldRequest {
@@ -127,6 +125,8 @@ pub(crate) struct Client {
     pub(crate) route: Route,
     /// What is still to come of the body of the last request taken, bytes: it is thrown away.
     pub(crate) body_bytes_left: u16,
+    /// The object that was looked up last is for this client only ([`sites::Place::is_private`]).
+    pub(crate) is_private: bool,
     /// Tells this client from earlier ones at the same index.
     pub(crate) serial: u32,
     /// How much of the head at the start of `input` was scanned.
@@ -197,6 +197,7 @@ impl Client {
             forwarded: None,
             is_forwarded: false,
             is_ruled: false,
+            is_private: false,
             ruled: None,
             asked_us: low_micros(now),
             replies: Replies::default(),

@@ -71,7 +71,6 @@ impl Conductor {
                 coding: None,
                 error: None,
                 is_last: false,
-                is_private: false,
             };
             let source = self.config.sites.source(&request, client.source());
             if !self.config.source_filter.serves(source) {
@@ -126,11 +125,8 @@ impl Conductor {
                 is_private,
             }) => {
                 if let Some(client) = self.connections.clients.entry_mut(index) {
-                    client.exchange = Exchange::LookUp(HeldRequest {
-                        coding,
-                        is_private,
-                        ..held
-                    });
+                    client.exchange = Exchange::LookUp(HeldRequest { coding, ..held });
+                    client.is_private = is_private;
                     self.lookups.push_back(LookupPlan {
                         token: token_of(client.token(index)),
                         directory,

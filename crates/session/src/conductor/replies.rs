@@ -213,7 +213,7 @@ impl Conductor {
             keep_alive: self.listening.is_open,
             is_secure: client.tls.is_some(),
             origin: request.origin,
-            is_private: held.is_private,
+            is_private: client.is_private,
         };
         self.draft.clear();
         let ReplyDraft { text, parts, .. } = &mut self.draft;
