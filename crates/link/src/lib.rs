@@ -220,6 +220,16 @@ pub trait Link {
         Ok(())
     }
 
+    /// Whether frames reach this link from now on. While another process has them, it still sends, and hands over
+    /// those that had reached it before.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the link can't hand over to another process; what the kernel said.
+    fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
+        let _ = is_receiving;
+        Err(libc::EOPNOTSUPP)
+    }
+
     /// Hands up to `frames_max` waiting frames to `sink`, never blocks, returns how many.
     ///
     /// An interface that is down yields 0 frames and is counted; it is no error, and traffic goes on

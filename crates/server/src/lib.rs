@@ -18,6 +18,7 @@ mod running;
 mod settings;
 mod start;
 mod store_command;
+mod take_over;
 mod tls;
 mod top;
 mod try_command;

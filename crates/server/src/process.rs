@@ -14,6 +14,7 @@ use crate::failure::{EXIT_OK, Failure};
 use crate::observe::log;
 use crate::settings::cli::{Cli, Command, NvmeCommand};
 use crate::settings::{self, CommonArgs, FileConfig, FileText, Settings};
+use crate::take_over::{launcher, request};
 use crate::{reload, running, start, store_command, top, try_command};
 
 /// Does what the command line says; the exit code.
@@ -50,7 +51,9 @@ pub fn main() -> ExitCode {
             NvmeCommand::Unbind { device } => doctor::nvme::unbind(&device),
         },
         Command::Top(args) => top::run(&args),
+        Command::Reload(args) => request::run(&args),
         Command::ReadFiles(args) => reload::reader::run(&args),
+        Command::Launch(args) => launcher::run(&args),
     };
     exit_code(outcome, source.as_deref())
 }

@@ -157,7 +157,7 @@ fn help_has_units_defaults_and_examples() {
     for phrase in [
         "Signals:",
         "SIGUSR1",
-        "SIGHUP read --config, certificates",
+        "SIGHUP what atlas reload does: read --config, certificates",
         "nothing changes",
         "CAP_NET_ADMIN",
         "setcap",
@@ -449,7 +449,11 @@ fn the_keys_are_listed_with_what_a_change_of_each_needs() {
             .find(|line| line.starts_with(&format!("{key} ")))
     };
     assert!(line("site").unwrap().contains(" SIGHUP "), "{text}");
-    assert!(line("slots").unwrap().contains(" restart  512 "), "{text}");
+    assert!(
+        line("slots").unwrap().contains(" take-over  512 "),
+        "{text}"
+    );
+    assert!(line("address").unwrap().contains(" restart "), "{text}");
     assert_eq!(atlas(&["check"]).status.code(), Some(2));
     assert_eq!(
         atlas(&["check", "--keys", "atlas.toml"]).status.code(),

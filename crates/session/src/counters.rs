@@ -62,6 +62,12 @@ counters! {
         pub tcp_stray_dropped_count: u64,
         /// Segments and ICMP errors from other workers that belonged to no connection of any worker.
         pub tcp_stray_unclaimed_count: u64,
+        /// Segments and ICMP errors that were passed on to the other process of a take-over: those of its
+        /// connections, and of none.
+        pub tcp_crossed_count: u64,
+        /// Segments and ICMP errors for the other process of a take-over that were dropped because too many were
+        /// waiting for that.
+        pub tcp_crossing_dropped_count: u64,
         /// TCP handshakes refused because their source had `connections_per_source_max` connections.
         pub tcp_source_refused_count: u64,
         /// Idle connections closed to make room for a new one.

@@ -54,7 +54,9 @@ use sites::networks::SourceFilter;
 use wire::MacAddress;
 
 pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
-pub use conductor::{Conductor, STRAYS_MAX, Stray};
+pub use conductor::{
+    CROSSING_MAX, Conductor, CrossingError, MESSAGE_BYTES_MAX, Process, STRAYS_MAX, Stray,
+};
 pub use connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
 pub use counters::{Counters, Histograms};
 pub use device_reads::{DEVICES_MAX, DeviceIndex};

@@ -50,8 +50,9 @@ use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
 use session::{
-    AddressConflict, Conductor, ConnectionTrace, Histograms, ObjectHandle, ReadError, ReadPlan,
-    RequestLog, Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress, Transmitted,
+    AddressConflict, Conductor, ConnectionTrace, CrossingError, Histograms, ObjectHandle, Process,
+    ReadError, ReadPlan, RequestLog, Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress,
+    Transmitted,
 };
 use sites::Sites;
 use store::Store;
@@ -361,6 +362,43 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// A stray of another worker arrived. To be called before a round, which goes on with it.
     pub fn handle_stray(&mut self, now: Instant, stray: Stray) {
         self.conductor.handle_stray(now, &mut self.arena, stray);
+    }
+
+    /// See [`Conductor::set_predecessor`].
+    pub fn set_predecessor(&mut self, is_there: bool) {
+        self.conductor.set_predecessor(is_there);
+    }
+
+    /// See [`Conductor::set_successor`].
+    pub fn set_successor(&mut self, is_there: bool) {
+        self.conductor.set_successor(is_there);
+    }
+
+    /// Whether frames reach the link from now on: see [`Link::set_receiving`].
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn set_receiving(&mut self, is_receiving: bool) -> io::Result<()> {
+        let set = self.link.set_receiving(is_receiving);
+        set.map_err(io::Error::from_raw_os_error)
+    }
+
+    /// The next packet for the other process of a take-over. To be polled after each round.
+    pub fn poll_crossing(&mut self) -> Option<(Process, Stray)> {
+        self.conductor.poll_crossing()
+    }
+
+    /// A message of the other process arrived. To be called before a round, which goes on with it.
+    ///
+    /// # Errors
+    /// It means nothing here.
+    pub fn handle_crossing(
+        &mut self,
+        now: Instant,
+        from: Process,
+        message: &[u8],
+    ) -> Result<(), CrossingError> {
+        (self.conductor).handle_crossing(now, &mut self.arena, from, message)
     }
 
     /// Open connections, half-open ones included.

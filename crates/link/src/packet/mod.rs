@@ -77,6 +77,8 @@ pub struct PacketConfig {
     pub qdisc_bypass: bool,
     /// Whether frames are sent from their slots.
     pub zero_copy: ZeroCopy,
+    /// Whether frames reach the sockets at once, or from [`Link::set_receiving`] on.
+    pub is_receiving: bool,
 }
 
 impl PacketConfig {
@@ -91,6 +93,7 @@ impl PacketConfig {
             send_buffer_bytes: None,
             qdisc_bypass: true,
             zero_copy: ZeroCopy::Auto,
+            is_receiving: true,
         }
     }
 
@@ -123,6 +126,8 @@ pub struct Packet {
     sender: Sender,
     capabilities: Capabilities,
     ring: ReceiveRing,
+    /// Passes the frames that are for us.
+    filter: Vec<libc::sock_filter>,
     /// Without those of `sender`.
     counters: LinkCounters,
     /// When to ask next for the interface's state, if nothing is received.
@@ -160,9 +165,9 @@ impl Packet {
         let station = Station::find(config)?;
         // In this order: the kernel numbers the sockets of a group by it (see `fanout`).
         let links = (0..queues).map(|_| station.open_queue(config, queues));
-        let links: Vec<Self> = links.collect::<Result<_, _>>()?;
+        let mut links: Vec<Self> = links.collect::<Result<_, _>>()?;
         if queues > 1 {
-            station.steer(config, &links)?;
+            station.steer(&mut links, config.is_receiving)?;
         }
         Ok(links)
     }
@@ -253,10 +258,14 @@ impl Station {
         let answered = answered(&config.addresses, &config.virtual_addresses);
         let filter = match queues {
             1 => filter::program(self.mac, &config.addresses, &answered),
-            // Before it is in the group, a socket would receive the frames of all queues.
-            _ => filter::refuse_all(),
+            _ => filter::incoming_program(self.mac, &config.addresses, &answered),
         };
-        sys::attach_filter(fd, &filter).map_err(failed)?;
+        // Before it is in the group, a socket would receive the frames of all queues.
+        let first = match config.is_receiving && queues == 1 {
+            true => &filter,
+            false => &filter::refuse_all(),
+        };
+        sys::attach_filter(fd, first).map_err(failed)?;
         join(fd, index, self.mac, self.interface_mac, &answered).map_err(failed)?;
         sys::bind_to_interface(fd, index, libc::ETH_P_ALL).map_err(failed)?;
         let capabilities = Capabilities {
@@ -270,6 +279,7 @@ impl Station {
             sender,
             capabilities,
             ring,
+            filter,
             counters: LinkCounters::default(),
             check_at: Instant::ZERO,
             is_down: false,
@@ -278,7 +288,7 @@ impl Station {
     }
 
     /// Has the kernel divide the frames among the queues, and lets these receive.
-    fn steer(&self, config: &PacketConfig, queues: &[Packet]) -> Result<(), SetupError> {
+    fn steer(&self, queues: &mut [Packet], is_receiving: bool) -> Result<(), SetupError> {
         let sockets: Vec<_> = queues.iter().map(|queue| queue.receiver.as_fd()).collect();
         let failed = |errno| match errno {
             libc::EPERM | libc::EACCES => self.name.error("joining queues", CAPABILITY, errno),
@@ -288,10 +298,11 @@ impl Station {
             },
         };
         fanout::join(&sockets, &fanout::program(SEED)).map_err(failed)?;
-        let answered = answered(&config.addresses, &config.virtual_addresses);
-        let filter = filter::incoming_program(self.mac, &config.addresses, &answered);
-        let mut sockets = sockets.into_iter();
-        sockets.try_for_each(|fd| sys::attach_filter(fd, &filter).map_err(failed))
+        if !is_receiving {
+            return Ok(());
+        }
+        let mut queues = queues.iter_mut();
+        queues.try_for_each(|queue| queue.set_receiving(true).map_err(failed))
     }
 }
 
@@ -305,6 +316,15 @@ impl Link for Packet {
         self.capabilities.mtu_bytes = state.mtu_bytes;
         self.capabilities.segmentation_bytes_max = self.sender.segmentation_bytes_max();
         self.capabilities
+    }
+
+    fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
+        let fd = self.receiver.as_fd();
+        if is_receiving {
+            sys::attach_filter(fd, &self.filter)
+        } else {
+            sys::attach_filter(fd, &filter::refuse_all())
+        }
     }
 
     fn receive(

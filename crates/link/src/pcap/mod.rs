@@ -141,6 +141,10 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.share_addresses(addresses)
     }
 
+    fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
+        self.link.set_receiving(is_receiving)
+    }
+
     fn receive(
         &mut self,
         now: Instant,

@@ -13,6 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use wire::MacAddress;
 
@@ -41,8 +42,7 @@ const CAPABILITY: &str = "cap_net_admin";
 pub(super) struct Device {
     is_macvtap: bool,
     capabilities: Capabilities,
-    /// Held to be dropped.
-    _host_addresses: Arc<HostAddresses>,
+    host_addresses: Arc<HostAddresses>,
 }
 
 /// Addresses to remove from an interface that outlives this process.
@@ -50,6 +50,8 @@ pub(super) struct Device {
 struct HostAddresses {
     index: i32,
     to_remove: Vec<InterfaceAddress>,
+    /// Another process has them.
+    is_left: AtomicBool,
 }
 
 impl Device {
@@ -60,6 +62,25 @@ impl Device {
             Some(found) if found.is_macvtap() => Self::open_macvtap(name, &found, queues),
             _ => Self::open_tap(name, config, queues),
         }
+    }
+
+    /// The same with descriptors that another process opened, one for each queue.
+    pub(super) fn of_shared(
+        config: &TapConfig,
+        files: Vec<File>,
+    ) -> Result<(Vec<File>, Self), SetupError> {
+        let name = InterfaceName::parse(&config.name)?;
+        let found = describe(name)?;
+        if found.is_macvtap() {
+            Self::of_macvtap(name, &found, files)
+        } else {
+            Self::of_tap(name, config, &found, files)
+        }
+    }
+
+    /// The host's addresses are another process's from now on.
+    pub(super) fn leave_host_addresses(&self) {
+        self.host_addresses.is_left.store(true, Ordering::Relaxed);
     }
 
     pub(super) const fn is_macvtap(&self) -> bool {
@@ -103,6 +124,15 @@ impl Device {
         {
             return Err(name.error("attaching to the tap", CAPABILITY, libc::EBUSY));
         }
+        Self::of_tap(name, config, &found, files)
+    }
+
+    fn of_tap(
+        name: InterfaceName,
+        config: &TapConfig,
+        found: &InterfaceDescription,
+        files: Vec<File>,
+    ) -> Result<(Vec<File>, Self), SetupError> {
         let host_mac = found.ethernet_mac(name)?;
         let capabilities = Capabilities {
             mac: mac_differing_from(name, host_mac),
@@ -124,6 +154,7 @@ impl Device {
         let mut host_addresses = HostAddresses {
             index: found.index,
             to_remove: Vec::new(),
+            is_left: AtomicBool::new(false),
         };
         for &address in &config.host_addresses {
             let added = add_address(&mut netlink, name, found.index, address)?;
@@ -134,7 +165,7 @@ impl Device {
         let device = Self {
             is_macvtap: false,
             capabilities,
-            _host_addresses: Arc::new(host_addresses),
+            host_addresses: Arc::new(host_addresses),
         };
         Ok((files, device))
     }
@@ -153,6 +184,15 @@ impl Device {
             Ok(file)
         });
         let files: Vec<File> = files.collect::<Result<_, SetupError>>()?;
+        Self::of_macvtap(name, found, files)
+    }
+
+    fn of_macvtap(
+        name: InterfaceName,
+        found: &InterfaceDescription,
+        files: Vec<File>,
+    ) -> Result<(Vec<File>, Self), SetupError> {
+        let mac = found.ethernet_mac(name)?;
         let failed = |errno| name.error("setting the link up", CAPABILITY, errno);
         // The host joins no multicast group for our IPv6 addresses. So the interface has to receive
         // all groups, or neighbour solicitations would not arrive.
@@ -169,9 +209,10 @@ impl Device {
         let device = Self {
             is_macvtap: true,
             capabilities,
-            _host_addresses: Arc::new(HostAddresses {
+            host_addresses: Arc::new(HostAddresses {
                 index: found.index,
                 to_remove: Vec::new(),
+                is_left: AtomicBool::new(false),
             }),
         };
         Ok((files, device))
@@ -180,7 +221,7 @@ impl Device {
 
 impl Drop for HostAddresses {
     fn drop(&mut self) {
-        if self.to_remove.is_empty() {
+        if self.to_remove.is_empty() || *self.is_left.get_mut() {
             return;
         }
         // A failure cannot be reported any more; at worst an address stays.

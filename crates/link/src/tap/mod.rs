@@ -18,7 +18,7 @@
 
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use clock::Instant;
 use wire::Outgoing;
@@ -70,6 +70,8 @@ pub struct Tap {
     refusals: RefusalPeriod,
     /// For a macvtap: when to ask next whether it still exists.
     removal_check: Option<Instant>,
+    /// Another process reads from the queue while it isn't.
+    is_receiving: bool,
     /// The errno that reported the removal of the interface.
     gone: Option<i32>,
 }
@@ -99,6 +101,29 @@ impl Tap {
             });
         }
         let (files, device) = Device::open(config, queues)?;
+        Ok(Self::of_files(files, &device, true))
+    }
+
+    /// The same with the queues of another process ([`Tap::share`]), which stops reading from them when this one
+    /// begins ([`Link::set_receiving`]).
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do.
+    pub fn of_shared(config: &TapConfig, queues: Vec<OwnedFd>) -> Result<Vec<Self>, SetupError> {
+        let files = queues.into_iter().map(File::from).collect();
+        let (files, device) = Device::of_shared(config, files)?;
+        Ok(Self::of_files(files, &device, false))
+    }
+
+    /// The queue, for another process.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors.
+    pub fn share(&self) -> std::io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
+    }
+
+    fn of_files(files: Vec<File>, device: &Device, is_receiving: bool) -> Vec<Self> {
         let queues = files.into_iter().map(|file| Self {
             file,
             removal_check: device.is_macvtap().then_some(Instant::ZERO),
@@ -106,9 +131,10 @@ impl Tap {
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             counters: LinkCounters::default(),
             refusals: RefusalPeriod::default(),
+            is_receiving,
             gone: None,
         });
-        Ok(queues.collect())
+        queues.collect()
     }
 
     /// Whether [`Tap::open_queues`] could succeed, as far as it can be known without making or changing
@@ -173,6 +199,14 @@ impl Link for Tap {
         self.device.apply_interface_state(state)
     }
 
+    fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
+        self.is_receiving = is_receiving;
+        if !is_receiving {
+            self.device.leave_host_addresses();
+        }
+        Ok(())
+    }
+
     fn receive(
         &mut self,
         now: Instant,
@@ -180,8 +214,11 @@ impl Link for Tap {
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
         let mut handed = 0;
+        if !self.is_receiving {
+            self.check_removal(now);
+        }
         for _ in 0..frames_max {
-            if self.gone.is_some() {
+            if self.gone.is_some() || !self.is_receiving {
                 break;
             }
             let length = match self.file.read(&mut self.buffer) {
@@ -241,6 +278,10 @@ impl Link for Tap {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.is_receiving.then(|| self.file.as_fd())
+    }
+
+    fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
     }
 

@@ -6,7 +6,11 @@
 //! counters in atomics once a second at most. Bounds: those of [`crate::observe::access_log`] and
 //! [`crate::observe::metrics`].
 
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{self, SystemTime};
 
@@ -39,24 +43,43 @@ pub(crate) struct MonitoringSetup {
 
 impl MonitoringSetup {
     /// Opens what the settings ask for, with the rights of the start. A file that is made belongs to
-    /// `owner`, a user and a group.
+    /// `owner`, a user and a group. `inherit`: a socket that listens there already.
     ///
     /// # Errors
     /// What cannot be opened, and what to do about it.
-    pub(crate) fn open(settings: &Settings, owner: Option<(u32, u32)>) -> Result<Self, Failure> {
+    pub(crate) fn open(
+        settings: &Settings,
+        owner: Option<(u32, u32)>,
+        inherit: impl FnOnce(SocketAddr) -> Option<TcpListener>,
+    ) -> Result<Self, Failure> {
         let access_log = settings.access_log.as_ref();
         Ok(Self {
             access_log: access_log.map(|target| target.open(owner)).transpose()?,
             log_style: settings.log_style,
-            metrics: settings.metrics.map(Self::open_metrics).transpose()?,
+            metrics: (settings.metrics)
+                .map(|address| Self::open_metrics(address, inherit(address)))
+                .transpose()?,
             configuration: Configuration::of(settings),
         })
     }
 
+    /// What listens for those who ask for metrics, for a process that takes over.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors.
+    pub(crate) fn share(&self) -> io::Result<Option<OwnedFd>> {
+        let listener = self.metrics.as_ref().map(|(listener, _)| listener.share());
+        listener.transpose()
+    }
+
     fn open_metrics(
-        address: std::net::SocketAddr,
+        address: SocketAddr,
+        inherited: Option<TcpListener>,
     ) -> Result<(Listener, Result<MemoryTraffic, String>), Failure> {
-        let listener = Listener::bind(address)?;
+        let listener = match inherited {
+            Some(socket) => Listener::new(socket),
+            None => Listener::bind(address)?,
+        };
         Ok((listener, MemoryTraffic::open(Path::new("/"))))
     }
 
@@ -90,6 +113,7 @@ impl MonitoringSetup {
             outputs: Arc::new(outputs),
             metrics: self.metrics,
             links: Vec::new(),
+            accepts: Arc::new(AtomicBool::new(true)),
             configuration: Arc::new(Mutex::new(self.configuration)),
         })
     }
@@ -103,11 +127,18 @@ pub(crate) struct Monitoring {
     metrics: Option<(Listener, Result<MemoryTraffic, String>)>,
     /// How frames travel, by worker.
     links: Vec<LinkInfo>,
+    /// Whether those who ask over HTTP are answered by this process.
+    accepts: Arc<AtomicBool>,
     /// What is in force.
     configuration: Arc<Mutex<Configuration>>,
 }
 
 impl Monitoring {
+    /// Whether those who ask over HTTP are answered by this process from now on.
+    pub(crate) fn set_answering(&self, is_answering: bool) {
+        self.accepts.store(is_answering, Ordering::Relaxed);
+    }
+
     /// The same, which tells how frames travel.
     #[must_use]
     pub(crate) fn with_links(self, links: Vec<LinkInfo>) -> Self {
@@ -148,7 +179,7 @@ impl Monitoring {
             start_unix_seconds,
             Arc::clone(&self.configuration),
         );
-        listener.start(&Arc::new(overview), asker)
+        listener.start(&Arc::new(overview), asker, &self.accepts)
     }
 
     /// From now on this is in force.

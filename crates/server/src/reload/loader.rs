@@ -34,7 +34,7 @@ pub(crate) struct Loader {
     /// Holds one request. `None` while this is dropped.
     requests: Option<SyncSender<()>>,
     /// Holds one result; the thread waits with the next.
-    results: Receiver<Loaded>,
+    results: Receiver<Result<Loaded, String>>,
     /// Readable when a result is there.
     wake: UnixStream,
     /// Disconnected once the thread has ended.
@@ -45,7 +45,7 @@ pub(crate) struct Loader {
 struct Thread {
     source: Source,
     requests: Receiver<()>,
-    results: SyncSender<Loaded>,
+    results: SyncSender<Result<Loaded, String>>,
     wake: UnixStream,
     /// Everything that may still be in use, the newest last: nothing of it ends anywhere but here.
     loaded: Vec<Loaded>,
@@ -93,9 +93,9 @@ impl Loader {
         }
     }
 
-    /// What was made since the last call, if anything. What could not be made was logged.
+    /// What was made since the last call, if anything, or why it could not be, which was logged.
     #[must_use]
-    pub(crate) fn poll(&self) -> Option<Loaded> {
+    pub(crate) fn poll(&self) -> Option<Result<Loaded, String>> {
         self.results.try_recv().ok()
     }
 
@@ -157,14 +157,20 @@ impl Thread {
         let loaded = match self.source.load() {
             Ok(loaded) => loaded,
             Err(failure) => {
+                let mut reasons = Vec::new();
                 for reason in failure.reasons() {
                     error!("SIGHUP: the configuration stays as it was: {reason}");
+                    reasons.push(reason.to_string());
                 }
-                return true;
+                return self.tell(Err(reasons.join("\n")));
             }
         };
         self.loaded.push(loaded.clone());
-        let is_taken = self.results.send(loaded).is_ok();
+        self.tell(Ok(loaded))
+    }
+
+    fn tell(&self, outcome: Result<Loaded, String>) -> bool {
+        let is_taken = self.results.send(outcome).is_ok();
         // A full pipe wakes as well.
         let _ = (&self.wake).write(&[0]);
         is_taken

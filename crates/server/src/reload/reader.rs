@@ -132,7 +132,11 @@ impl Reader {
     fn read(&self, path: &Path, flags: u16) -> io::Result<Zeroizing<Vec<u8>>> {
         let index = self.paths.iter().position(|known| known == path);
         let index = index.and_then(|index| u16::try_from(index).ok());
-        let unknown = || io::Error::other("not one of the files that were named at start: restart");
+        let unknown = || {
+            let text =
+                "not one of the files that were named at start: use atlas reload --take-over";
+            io::Error::other(text)
+        };
         let index = index.filter(|index| *index < FOLDER).ok_or_else(unknown)? | flags;
         let mut answer = self.ask(index);
         if matches!(&answer, Err(error) if error.kind() == io::ErrorKind::UnexpectedEof) {

@@ -42,7 +42,7 @@ fn await_loaded(loader: &Loader) -> Loaded {
     loop {
         wait::wait(&[wait::Source::readable(loader.wake_fd())], None).unwrap();
         loader.drain();
-        if let Some(loaded) = loader.poll() {
+        if let Some(Ok(loaded)) = loader.poll() {
             return loaded;
         }
     }

@@ -6,7 +6,7 @@
 //! commands there are as few as signals and reloads.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use sites::Sites;
 use crate::observe::connections::Question;
 use crate::observe::report::Pair;
 use crate::observe::trace::PeerTrace;
+use crate::take_over::packets::ToPredecessor;
 use worker::FrameWatch;
 use worker::tls::Loaded;
 
@@ -47,6 +48,14 @@ pub(crate) enum Command {
     Trace(Option<Box<PeerTrace>>),
     /// Send all counters here.
     Report(SyncSender<Vec<Pair>>),
+    /// Another process takes over: packets cross by these, from it and to it. `None`: it is gone.
+    SetSuccessor(Option<(OwnedFd, Arc<OwnedFd>)>, SyncSender<io::Result<()>>),
+    /// This process takes over: packets cross by these, to the other and, for one worker, from it.
+    SetPredecessor(ToPredecessor, Option<OwnedFd>),
+    /// That one has ended.
+    ForgetPredecessor,
+    /// Whether frames reach the link from now on.
+    SetReceiving(bool, SyncSender<io::Result<()>>),
 }
 
 /// Ends the sleep of a thread that has the other end.

@@ -14,6 +14,7 @@ pub(crate) mod mailbox;
 pub(crate) mod notify;
 pub(crate) mod signals;
 pub(crate) mod supervisor;
+pub(crate) mod taking_over;
 pub(crate) mod wait;
 pub(crate) mod wall_clock;
 use std::time;
@@ -39,6 +40,7 @@ use crate::failure::Failure;
 use crate::observe::metrics::Page;
 use crate::observe::monitoring::Publisher;
 use crate::observe::report::Pair;
+use crate::take_over::packets::{Packets, Passed};
 
 /// Longest sleep. The removal of an interface wakes no poll, so an idle server asks once a second,
 /// which does not show in its processor time.
@@ -64,6 +66,11 @@ counters! {
         server_busy_poll_rounds: u64,
         /// Segments for another worker that were lost because too many waited for it.
         server_lost_strays: u64,
+        /// Packets for the other process of a take-over that were lost because too many waited for it, or it
+        /// has ended.
+        server_lost_crossing_packets: u64,
+        /// Messages of the other process of a take-over that meant nothing here.
+        server_refused_crossing_packets: u64,
     }
 }
 
@@ -110,6 +117,8 @@ pub(crate) struct Serving<L: Link, D: Disk> {
     busy_poll: BusyPoll,
     counters: Counters,
     link_watch: Option<LinkWatch>,
+    /// To and from other processes of a take-over.
+    packets: Packets,
 }
 
 /// How far a worker is with its end.
@@ -152,6 +161,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             busy_poll: BusyPoll::new(drive.busy_poll, now_since(drive.epoch)),
             counters,
             link_watch: drive.link_watch,
+            packets: Packets::default(),
         }
     }
 
@@ -177,6 +187,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
             if self.read_mail(now) == Flow::End {
                 return Ok(());
             }
+            let passed = self.packets.read(now, &mut self.worker);
+            self.count_passed(passed);
             self.log_reopened();
             self.log_notice();
             if let Some(watch) = &mut self.link_watch {
@@ -185,6 +197,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
             self.worker.set_unix_time(wall_clock::now());
             let step = self.worker.step(now).map_err(broken)?;
             self.pass_strays_on();
+            let passed = self.packets.write(&mut self.worker);
+            self.count_passed(passed);
             self.observe(now, step.progressed);
             if self.ending == Ending::Finishing && self.worker.connection_count() == 0 {
                 self.ending = Ending::Finished;
@@ -235,6 +249,22 @@ impl<L: Link, D: Disk> Serving<L, D> {
                 Command::Report(reply) => {
                     drop(reply.try_send(self.counters()));
                 }
+                Command::SetSuccessor(ends, reply) => {
+                    self.worker.set_successor(ends.is_some());
+                    self.packets.set_successor(ends);
+                    drop(reply.try_send(Ok(())));
+                }
+                Command::SetPredecessor(to, from) => {
+                    self.worker.set_predecessor(true);
+                    self.packets.set_predecessor(to, from);
+                }
+                Command::ForgetPredecessor => {
+                    self.worker.set_predecessor(false);
+                    self.packets.forget_predecessor();
+                }
+                Command::SetReceiving(is_receiving, reply) => {
+                    drop(reply.try_send(self.worker.set_receiving(is_receiving)));
+                }
             }
         }
         // The round that follows goes on with them. More than wait now would be for the next one.
@@ -267,6 +297,11 @@ impl<L: Link, D: Disk> Serving<L, D> {
         if is_any {
             next_worker.announce();
         }
+    }
+
+    const fn count_passed(&mut self, passed: Passed) {
+        self.counters.server_lost_crossing_packets += passed.lost;
+        self.counters.server_refused_crossing_packets += passed.refused;
     }
 
     /// What happened to what is served. Of a raw store, the worker that hears of it first says so; each
@@ -385,6 +420,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
             .poll_fd()
             .map(Source::readable)
             .map(&mut add);
+        self.packets
+            .sources()
+            .map(Source::readable)
+            .for_each(&mut add);
         let notifications = self.link_watch.as_ref().and_then(|it| it.poll_fd(now));
         let of_notifications = count;
         if let Some(fd) = notifications {

@@ -17,6 +17,11 @@ pub(crate) const READY: &str = "READY=1";
 /// The replies under way are being finished.
 pub(crate) const STOPPING: &str = "STOPPING=1";
 
+/// Another process, of this number, is the server from now on.
+pub(crate) fn tell_main_process(pid: u32) {
+    tell(&format!("MAINPID={pid}"));
+}
+
 /// Where the manager listens.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 

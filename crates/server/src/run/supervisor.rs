@@ -32,9 +32,11 @@ use crate::run::Serving;
 use crate::run::mailbox::{self, Command, MailSender, Mailbox, Sleeper, Waker};
 use crate::run::notify;
 use crate::run::signals::Signals;
+use crate::run::taking_over::TakeOver;
 use crate::run::wait::{self, Source};
 use crate::settings::Limits;
 use crate::start::cores;
+use crate::take_over::Message;
 
 /// How long workers may take to end: as long as the last resets may take while the link is full, and reads
 /// in flight then.
@@ -207,7 +209,7 @@ impl Workers {
         Ok(())
     }
 
-    fn command(&self, mut make: impl FnMut() -> Command) {
+    pub(super) fn command(&self, mut make: impl FnMut() -> Command) {
         for worker in &self.threads {
             worker.mail.command(make());
         }
@@ -241,7 +243,7 @@ impl Workers {
         ends.filter_map(|(outcome, _)| outcome.clone().err()).next()
     }
 
-    fn connections(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         let pages = self.threads.iter().filter_map(|it| it.page.as_ref());
         pages.map(|page| page.connections()).sum()
     }
@@ -284,39 +286,45 @@ impl Workers {
 /// The main thread of a running server.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    workers: Workers,
+    pub(super) workers: Workers,
     signals: Signals,
     /// From the signal until new connections are refused.
     delay: Duration,
-    grace: Duration,
+    pub(super) grace: Duration,
+    /// For replies to finish after another process has taken over.
+    pub(super) take_over_time: Duration,
     /// Reads the operator's files again after SIGHUP.
-    loader: Loader,
-    monitoring: Monitoring,
+    pub(super) loader: Loader,
+    pub(super) monitoring: Monitoring,
+    pub(super) take_over: TakeOver,
     /// When new connections are refused; `None` before the first SIGINT or SIGTERM.
-    leaves_at: Option<Instant>,
+    pub(super) leaves_at: Option<Instant>,
     /// When the grace time ends; `None` before new connections are refused.
     deadline: Option<Instant>,
     /// When all were told to reset their connections.
-    aborted_at: Option<Instant>,
+    pub(super) aborted_at: Option<Instant>,
 }
 
 impl Supervisor {
     /// Ready to [`Supervisor::run`].
     #[must_use]
-    pub(crate) const fn new(
+    pub(crate) fn new(
         workers: Workers,
         signals: Signals,
         limits: &Limits,
         loader: Loader,
         monitoring: Monitoring,
+        take_over: TakeOver,
     ) -> Self {
         Self {
             workers,
             signals,
             delay: limits.shutdown_delay,
             grace: limits.shutdown_grace,
+            take_over_time: limits.take_over_deadline,
             loader,
             monitoring,
+            take_over,
             leaves_at: None,
             deadline: None,
             aborted_at: None,
@@ -329,10 +337,16 @@ impl Supervisor {
     /// # Errors
     /// The error that ended it.
     pub(crate) fn run(mut self, urls: &str, start_unix_seconds: u64) -> Result<(), Failure> {
+        let is_first = self.take_over.predecessor.is_none();
         let mut outcome = self.wait_for_start(start_unix_seconds);
+        outcome = outcome.and_then(|()| self.switch());
         if outcome.is_ok() {
             announce(urls);
-            notify::tell(notify::READY);
+            // For a successor, its predecessor tells that it is the main process.
+            if is_first {
+                notify::tell(notify::READY);
+            }
+            self.take_over.listen();
         } else {
             self.abort();
         }
@@ -373,11 +387,13 @@ impl Supervisor {
             }
             let now = Instant::now();
             self.handle_signals(now);
+            self.look_at_processes(now);
             self.shut_down_in_time(now);
             if outcome.is_ok()
                 && let Some(signal) = self.signals.immediate_termination()
             {
                 let connections = self.workers.connections();
+                self.take_over.tell_predecessor(&Message::End(0));
                 outcome = Err(Failure::Interrupted {
                     signal,
                     connections,
@@ -387,7 +403,8 @@ impl Supervisor {
                 && self.aborted_at.is_none()
             {
                 let connections = self.workers.connections();
-                if self.workers.is_each(WorkerThread::is_finished) {
+                let is_alone = self.take_over.predecessor.is_none();
+                if is_alone && self.workers.is_each(WorkerThread::is_finished) {
                     self.abort();
                 } else if now >= deadline {
                     warn!(connections, "the grace time is over: resetting them");
@@ -397,11 +414,12 @@ impl Supervisor {
             if outcome.is_err() {
                 self.abort();
             }
-            self.take_loaded();
+            self.take_loaded(now);
             let until = match self.aborted_at {
                 Some(aborted_at) => Some(aborted_at + ABORT_TIME_MAX),
                 None => self.deadline.or(self.leaves_at),
             };
+            let until = until.into_iter().chain(self.take_over.wake_at(now)).min();
             let left = until.map(|until| until.saturating_duration_since(now));
             if self.aborted_at.is_some() && left.is_some_and(|left| left.is_zero()) {
                 error!(
@@ -418,15 +436,18 @@ impl Supervisor {
     fn handle_signals(&mut self, now: Instant) {
         if self.signals.take_sigusr1() {
             self.monitoring.reopen();
+            self.take_over.tell_predecessor(&Message::Reopen);
             report::write(report::COUNTERS, self.counters());
         }
         if self.signals.take_sighup() {
-            self.loader.request();
-            self.workers.command(|| Command::ReopenDirectory);
+            self.reload(now, None, false);
         }
         if self.signals.termination_requested() && self.leaves_at.is_none() {
             self.leaves_at = Some(now + self.delay);
-            notify::tell(notify::STOPPING);
+            if !self.take_over.is_done() {
+                notify::tell(notify::STOPPING);
+            }
+            self.take_over.cancel();
             self.workers.leave();
             if !self.delay.is_zero() {
                 info!(
@@ -450,14 +471,29 @@ impl Supervisor {
             "finishing, then ending"
         );
         self.deadline = Some(now + self.grace);
+        let grace = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+        self.take_over.tell_predecessor(&Message::End(grace));
         self.workers.command(|| Command::ShutDown);
     }
 
     /// Has the workers use what the loader thread has read.
-    fn take_loaded(&self) {
-        let Some(loaded) = self.loader.poll() else {
-            return;
+    fn take_loaded(&mut self, now: Instant) {
+        let loaded = match self.loader.poll() {
+            None => return,
+            Some(Ok(loaded)) => loaded,
+            Some(Err(reasons)) => {
+                self.take_over.tell_askers(Err(&reasons));
+                return;
+            }
         };
+        if !loaded.waiting.is_empty() && self.take_over.succession.is_ok() {
+            info!(
+                "other values of {} need another process",
+                loaded.waiting.join(", ")
+            );
+            self.begin_take_over(now);
+            return;
+        }
         if let Some(tls) = &loaded.tls {
             self.workers.command(|| Command::SetTls(tls.clone()));
         }
@@ -470,16 +506,20 @@ impl Supervisor {
         let certificates = loaded.tls.map_or(0, |tls| tls.certificates.count());
         let sites = loaded.site_count;
         info!(sites, certificates, "SIGHUP: the files are read again");
-        if !loaded.waiting.is_empty() {
-            warn!(
-                "SIGHUP: new values of these wait for a restart: {}",
-                loaded.waiting.join(", ")
-            );
+        match (&loaded.waiting[..], &self.take_over.succession) {
+            ([_, ..], Err(why)) => {
+                let waiting = loaded.waiting.join(", ");
+                let text = format!("new values of these wait for a restart: {waiting} ({why})");
+                warn!("SIGHUP: {text}");
+                let text = format!("{text}; the others are in force");
+                self.take_over.tell_askers(Err(&text));
+            }
+            _ => self.take_over.tell_askers(Ok("the files are read again")),
         }
     }
 
     /// Has all workers reset their connections and end.
-    fn abort(&mut self) {
+    pub(super) fn abort(&mut self) {
         if self.aborted_at.is_none() {
             self.aborted_at = Some(Instant::now());
             self.workers.command(|| Command::Abort);
@@ -492,11 +532,13 @@ impl Supervisor {
 
     /// Sleeps until something comes, or for `timeout`.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Failure> {
-        let sources = [
-            Source::readable(self.signals.wake_fd()),
-            Source::readable(self.workers.sleeper.fd()),
-            Source::readable(self.loader.wake_fd()),
+        let own = [
+            self.signals.wake_fd(),
+            self.workers.sleeper.fd(),
+            self.loader.wake_fd(),
         ];
+        let sources = own.into_iter().chain(self.take_over.sources());
+        let sources: Vec<_> = sources.map(Source::readable).collect();
         wait::wait(&sources, timeout)
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
         self.signals.drain();

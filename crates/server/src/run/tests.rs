@@ -17,7 +17,10 @@ use crate::reload::{self, files::OperatorFiles};
 use crate::run::coalescing::Pauses;
 use crate::run::mailbox::{Mailbox, mailbox};
 use crate::run::signals::Signals;
+use rustix::process::geteuid;
+
 use crate::run::supervisor::{Supervisor, Workers};
+use crate::run::taking_over::TakeOver;
 use crate::settings::{Limits, Settings};
 
 fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
@@ -124,7 +127,9 @@ fn supervise(workers: Workers) -> Failure {
     let files = reload::Source::new(&Settings::default(), OperatorFiles::direct()).unwrap();
     let loaded = files.load_first().unwrap();
     let loader = reload::Loader::start(files, &loaded).unwrap();
-    let supervisor = Supervisor::new(workers, signals, &limits, loader, Monitoring::default());
+    let take_over = TakeOver::new(Err("none".into()), None, geteuid());
+    let monitoring = Monitoring::default();
+    let supervisor = Supervisor::new(workers, signals, &limits, loader, monitoring, take_over);
     // It would not return if a worker went on.
     supervisor.run("", 0).unwrap_err()
 }

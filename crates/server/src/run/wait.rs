@@ -15,8 +15,9 @@ use std::time::Duration;
 /// asked every source. Spinning for eight did not pay: six downloads over a tap cost 0.20 to 0.28
 /// core-seconds per GB with it and 0.19 to 0.27 without, on two shared cores.
 pub(crate) const EMPTY_ROUNDS: u32 = 1;
-/// Most descriptors waited for at once: mailbox, link (to receive, and to send), disk, store, notifications.
-pub(crate) const SOURCES_MAX: usize = 6;
+/// Most descriptors waited for at once: mailbox, link (to receive, and to send), disk, store, notifications, packets
+/// of two other processes.
+pub(crate) const SOURCES_MAX: usize = 8;
 
 /// A descriptor to wait for.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,8 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::failure::EXIT_CODES;
 use crate::reload::reader::ReaderArgs;
 use crate::settings::CommonArgs;
+use crate::take_over::launcher::LauncherArgs;
+use crate::take_over::request::ReloadArgs;
 use crate::version;
 
 /// What follows `atlas --help`, in front of the exit codes.
@@ -59,10 +61,11 @@ Signals:
   SIGINT, SIGTERM  finish the replies in progress, then end; a second one resets them and ends
   SIGUSR1          open the access log again, and print all counters to stderr, one line of
                    JSON after 'counters '
-  SIGHUP           read --config, certificates and keys again: sites, what replies say and
-                   certificates change for requests and handshakes that begin from then on; of
-                   other settings the log says that they need a restart. If anything is wrong,
-                   the log says so and nothing changes. Open PATH again. No connection is dropped
+  SIGHUP           what atlas reload does: read --config, certificates and keys again, and
+                   open PATH again. Sites, what replies say and certificates change for requests
+                   and handshakes that begin from then on; for other settings, or another file
+                   at the program's path, another process takes over. If anything is wrong, the
+                   log says so and nothing changes. No connection is dropped
 
 Output:
   stdout  one line once requests are answered: ready http://10.77.0.2/ https://10.77.0.2/ ...
@@ -136,6 +139,21 @@ Exit codes:
   2   wrong: stderr says what
   75  something is not there yet that PATH or the link needs";
 
+/// What follows `atlas reload --help`.
+const RELOAD_NOTES: &str = "\
+Does what SIGHUP does, and waits for the outcome. Sites, replies and certificates change in place. Where another setting \
+has changed, or the program's file, another process takes over: it opens everything, takes the network interface, and the \
+old one finishes the replies in progress. If anything is wrong, nothing changes, and stderr says what.
+
+Examples:
+  sudo atlas reload
+  sudo atlas reload --take-over
+
+Exit codes:
+  0  done
+  1  nothing has changed: stderr says why
+  2  there is no server to ask";
+
 /// What follows `atlas doctor --help`.
 const DOCTOR_NOTES: &str = "\
 Each line is a finding: ok; less (it works, but not everything or not at full speed); MISSING (no \
@@ -203,6 +221,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: NvmeCommand,
     },
+    /// Have a server that runs use its settings as they are now, and its program; no connection is dropped
+    #[command(after_help = RELOAD_NOTES)]
+    Reload(ReloadArgs),
+    /// Internal: the process that starts another server, which takes over
+    #[command(name = crate::take_over::launcher::COMMAND, hide = true)]
+    Launch(LauncherArgs),
     /// Internal: the process that reads files for a server without the right to
     #[command(name = crate::reload::reader::COMMAND, hide = true)]
     ReadFiles(ReaderArgs),

@@ -215,7 +215,7 @@ impl Key {
         let cells = [default, range].map(|cell| cell.replace('`', ""));
         let [default, range] = cells;
         format!(
-            "{:<27} {needs:<8} {default:<16} {range} ({unit})\n",
+            "{:<27} {needs:<10} {default:<16} {range} ({unit})\n",
             self.name
         )
     }

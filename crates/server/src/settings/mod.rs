@@ -196,6 +196,8 @@ pub(crate) struct Limits {
     pub shutdown_delay: Duration,
     /// For replies to finish after that.
     pub shutdown_grace: Duration,
+    /// For replies to finish after another process has taken over.
+    pub take_over_deadline: Duration,
 }
 
 impl Default for Settings {
@@ -253,6 +255,7 @@ impl Default for Limits {
             replaced_timeout: Duration::from_secs(14_400),
             shutdown_delay: Duration::ZERO,
             shutdown_grace: Duration::from_secs(10),
+            take_over_deadline: Duration::from_secs(3_600),
         }
     }
 }

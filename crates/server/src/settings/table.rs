@@ -17,6 +17,7 @@ use super::place::Place;
 use super::problems::Problems;
 use super::sites::SiteTable;
 use super::{Keys, Settings};
+use crate::take_over;
 
 settings! {
     first {
@@ -563,17 +564,25 @@ settings! {
         duration(Seconds, "", 0, 3_600),
         "After SIGINT or SIGTERM, and `shutdown_delay_seconds`, replies in progress have this long to \
          finish; the rest is reset.";
+
+    TAKE_OVER_DEADLINE_SECONDS = take_over_deadline_seconds: Amount => limits.take_over_deadline,
+        duration(Seconds, "", 1, 604_800),
+        "After another process has taken over (`atlas reload`), the old one has this long to finish replies in \
+         progress; the rest is reset.";
 }
 
-/// A line for each of [`KEYS`], and what a change of it needs: SIGHUP, if `is_reloaded` says so, or a restart.
+/// A line for each of [`KEYS`], and what a change of it needs: SIGHUP, if `is_reloaded` says so, another process, or a
+/// restart.
 #[must_use]
 pub(crate) fn keys(is_reloaded: impl Fn(&str) -> bool) -> String {
     let defaults = Settings::default();
     let lines = KEYS.iter().map(|key| {
         let needs = if is_reloaded(key.name) {
             "SIGHUP"
-        } else {
+        } else if take_over::NEEDS_RESTART.contains(&key.name) {
             "restart"
+        } else {
+            "take-over"
         };
         key.line(&defaults, needs)
     });

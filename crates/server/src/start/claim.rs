@@ -10,6 +10,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
@@ -34,7 +35,22 @@ const FRAMES_AT_ONCE_MAX: usize = 256;
 /// when the process ends, however it ends.
 #[derive(Debug)]
 pub(crate) struct Locks {
-    _sockets: Vec<UnixDatagram>,
+    sockets: Vec<(String, UnixDatagram)>,
+}
+
+impl Locks {
+    /// Their names, and sockets for a process that takes over.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors.
+    pub(crate) fn share(&self) -> io::Result<(Vec<String>, Vec<OwnedFd>)> {
+        let each = self.sockets.iter().map(|(name, socket)| {
+            let socket = socket.as_fd().try_clone_to_owned()?;
+            Ok((name.clone(), socket))
+        });
+        let each: io::Result<Vec<_>> = each.collect();
+        Ok(each?.into_iter().unzip())
+    }
 }
 
 /// The name of the lock on an address.
@@ -56,7 +72,7 @@ pub(crate) fn is_locked(settings: &Settings, identity: &Identity) -> bool {
     addresses.any(is_held)
 }
 
-/// Locks our addresses on our interface.
+/// Locks our addresses on our interface. What `inherit` has of a name is locked already.
 ///
 /// Two packet sockets on one interface do not receive each other's frames, so a probe would not find
 /// a second server on this host.
@@ -66,17 +82,26 @@ pub(crate) fn is_locked(settings: &Settings, identity: &Identity) -> bool {
 ///
 /// # Errors
 /// Another server has the lock.
-pub(crate) fn lock(settings: &Settings, identity: &Identity) -> Result<Locks, Failure> {
+pub(crate) fn lock(
+    settings: &Settings,
+    identity: &Identity,
+    mut inherit: impl FnMut(&str) -> Option<UnixDatagram>,
+) -> Result<Locks, Failure> {
     let mut addresses: Vec<IpAddr> = settings.own_addresses();
     if settings.link.relayed_at().is_some() {
         // Only the relay sees them; the host's kernel refuses the ports to a second one.
         addresses.clear();
     }
-    let sockets = addresses
-        .into_iter()
-        .filter_map(|address| lock_one(settings, identity, address).transpose());
-    let sockets = sockets.collect::<Result<_, _>>()?;
-    Ok(Locks { _sockets: sockets })
+    let mut sockets = Vec::new();
+    for address in addresses {
+        let name = lock_name(settings, address);
+        let socket = match inherit(&name) {
+            Some(socket) => Some(socket),
+            None => lock_one(settings, identity, address)?,
+        };
+        sockets.extend(socket.map(|socket| (name, socket)));
+    }
+    Ok(Locks { sockets })
 }
 
 /// Who has the name of a lock.
@@ -155,7 +180,7 @@ fn is_taken<T>(outcome: &io::Result<T>) -> bool {
     matches!(outcome, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
 }
 
-/// Waits for the interface, then probes the network for our addresses. `None`: a signal asked the
+/// Waits for the interface, then probes the network for our addresses, unless they are held by this host already. `None`: a signal asked the
 /// server to end meanwhile.
 ///
 /// # Errors
@@ -164,6 +189,7 @@ pub(crate) fn claim<L: Link>(
     link: &mut L,
     settings: &Settings,
     signals: &Signals,
+    is_held: bool,
     clock: impl Fn() -> Instant,
 ) -> Result<Option<InterfaceWatch>, Failure> {
     let interface = settings.link.interface();
@@ -174,7 +200,7 @@ pub(crate) fn claim<L: Link>(
         if !wait_for_frames(&mut watch, signals)? {
             return Ok(None);
         }
-        if !settings.is_address_checked {
+        if !settings.is_address_checked || is_held {
             return Ok(Some(watch));
         }
         let times = probe_times(&settings.link, watch.state())?;

@@ -20,6 +20,7 @@ use super::{host_ends, refuse_link, shared_ports};
 use crate::doctor::tree::Tree;
 use crate::failure::Failure;
 use crate::settings::{LinkChoice, MacSetting, Settings};
+use crate::take_over::predecessor::Predecessor;
 
 /// The links of all workers.
 pub(super) enum Links {
@@ -30,19 +31,26 @@ pub(super) enum Links {
     Relay(Relay),
 }
 
-/// Opens the links, and says of which kind they are: never `Auto`.
-pub(super) fn open(settings: &Settings) -> Result<(Links, LinkChoice), Failure> {
+/// Opens the links, and says of which kind they are: never `Auto`. Nothing is received while there is a predecessor.
+pub(super) fn open(
+    settings: &Settings,
+    predecessor: Option<&mut Predecessor>,
+) -> Result<(Links, LinkChoice), Failure> {
     let choice = settings.link.clone();
+    let is_first = predecessor.is_none();
     let links = match &choice {
         LinkChoice::Tap(name) => {
             let config = TapConfig {
                 name: name.clone(),
                 host_addresses: host_ends(&settings.addresses),
             };
-            let workers = settings.workers_count();
-            Links::Tap(Tap::open_queues(&config, workers).map_err(refuse_link)?)
+            let opened = match predecessor {
+                Some(predecessor) => Tap::of_shared(&config, predecessor.take_queues()),
+                None => Tap::open_queues(&config, settings.workers_count()),
+            };
+            Links::Tap(opened.map_err(refuse_link)?)
         }
-        LinkChoice::Packet(interface) => open_packet(settings, interface)?,
+        LinkChoice::Packet(interface) => open_packet(settings, interface, is_first)?,
         LinkChoice::Xdp(interface) => open_xdp(settings, interface)?,
         LinkChoice::XdpPacket(interface) => open_xdp_packet(settings, interface)?,
         LinkChoice::Relay(address) => open_relay(settings, *address)?,
@@ -93,7 +101,7 @@ fn open_best(settings: &Settings, interface: &str) -> Result<(Links, LinkChoice)
         Err(failure) => failure.to_string(),
     };
     let choice = LinkChoice::Packet(interface.to_owned());
-    let links = open_packet(settings, interface)?;
+    let links = open_packet(settings, interface, true)?;
     log_choice(&choice, &format!("not XDP: {why_not}"), sends);
     Ok((links, choice))
 }
@@ -102,11 +110,12 @@ fn log_choice(choice: &LinkChoice, receives: &str, sends: &str) {
     info!("--link auto: {choice}; {receives}; {sends}");
 }
 
-fn open_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
+fn open_packet(settings: &Settings, interface: &str, is_receiving: bool) -> Result<Links, Failure> {
     let config = PacketConfig {
         mac: mac_choice(settings.mac),
         zero_copy: settings.zero_copy,
         virtual_addresses: settings.virtual_addresses.clone(),
+        is_receiving,
         ..PacketConfig::new(interface, &settings.own_addresses())
     };
     let queues = Packet::open_queues(&config, settings.workers_count()).map_err(refuse_link)?;

@@ -42,6 +42,7 @@ use std::time::{Duration, Instant as RealInstant, SystemTime};
 use clock::Instant;
 use link::{CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link as _, SetupError};
 use record::AeadLibrary;
+use rustix::process::{Uid, geteuid};
 use session::Conductor;
 use store::Store;
 use tracing::{debug, info, warn};
@@ -61,9 +62,14 @@ use crate::run::coalescing::Pauses;
 use crate::run::link_watch::LinkWatch;
 use crate::run::signals::Signals;
 use crate::run::supervisor::{Supervisor, WorkerChannels, Workers};
+use crate::run::taking_over::TakeOver;
 use crate::run::{self, Drive, Serving};
 use crate::settings::cidr::Cidr;
 use crate::settings::{Limits, LinkChoice, MacSetting, Settings};
+use crate::take_over::launcher::Launcher;
+use crate::take_over::predecessor::Predecessor;
+use crate::take_over::successor::Succession;
+use crate::take_over::{self, Hello};
 use worker::tls::Handshaker;
 
 use crate::observe::trace::{PeerTrace, Peers};
@@ -119,6 +125,10 @@ struct StartupContext {
     monitoring: MonitoringSetup,
     /// Held to the end.
     locks: Locks,
+    /// The user that started the process.
+    starter: Uid,
+    /// What starts a process that takes over, or why none can.
+    launcher: Result<Launcher, String>,
 }
 
 /// Starts the server and serves until it ends.
@@ -126,7 +136,21 @@ struct StartupContext {
 /// # Errors
 /// A failed check, or an error while serving ([`crate::failure::EXIT_CODES`]).
 pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
-    let settings = &with_host_addresses(settings)?;
+    let mut predecessor = Predecessor::from_environment()?;
+    let outcome = serve_after(settings, &mut predecessor);
+    if let (Some(predecessor), Err(failure)) = (&predecessor, &outcome) {
+        predecessor.tell_failure(failure);
+    }
+    outcome
+}
+
+/// The same. A predecessor is taken out once there are workers.
+fn serve_after(settings: &Settings, predecessor: &mut Option<Predecessor>) -> Result<(), Failure> {
+    let mut settings = with_host_addresses(settings)?;
+    if let Some(predecessor) = predecessor {
+        settings.link = predecessor.check(&settings)?;
+    }
+    let settings = &settings;
     let epoch = Epoch::now();
     // First: before this, SIGUSR1 or SIGHUP would end the process.
     let signals = Signals::install().map_err(|error| {
@@ -137,17 +161,27 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
         )
     })?;
     signals.set_starting(true);
+    let starter = geteuid();
+    let launcher = start_launcher(settings);
     let content = Content::open(settings, epoch.real)?;
+    let launcher = match &content {
+        Content::Nvme(..) => Err("an NVMe controller belongs to one process".into()),
+        _ => launcher,
+    };
     let identity = Identity::resolve(settings.user.as_ref())?;
     let files = open_files(settings, &identity)?;
     let loaded = files.load_first()?;
     check_addresses(settings)?;
     let owner = identity.new_owner();
-    let monitoring = MonitoringSetup::open(settings, owner)?;
+    let monitoring = MonitoringSetup::open(settings, owner, |address| {
+        predecessor.as_mut()?.take_metrics(address)
+    })?;
     for (_, path) in written_later(settings) {
         files::make_for(owner, &path);
     }
-    let locks = claim::lock(settings, &identity)?;
+    let locks = claim::lock(settings, &identity, |name| {
+        predecessor.as_mut()?.take_lock(name)
+    })?;
     let context = StartupContext {
         epoch,
         content,
@@ -157,16 +191,40 @@ pub(crate) fn serve(settings: &Settings) -> Result<(), Failure> {
         files,
         monitoring,
         locks,
+        starter,
+        launcher,
     };
     // Rings and cells come from the node of the interface, too.
     let first = processors(settings, settings.workers_count());
     let first = first.first().copied().flatten();
-    let (links, link) = cores::on(first, || links::open(settings))?;
+    let (links, link) = cores::on(first, || links::open(settings, predecessor.as_mut()))?;
     let settings = &Settings {
         link,
         ..settings.clone()
     };
-    serve_on(links.for_workers(), settings, context)
+    serve_on(links.for_workers(), settings, context, predecessor)
+}
+
+/// What starts a process that takes over, if one can, or why none can.
+fn start_launcher(settings: &Settings) -> Result<Launcher, String> {
+    if !matches!(
+        settings.link,
+        LinkChoice::Tap(_) | LinkChoice::Packet(_) | LinkChoice::Auto(_)
+    ) {
+        return Err(format!(
+            "no process can take over the link {}",
+            settings.link
+        ));
+    }
+    if settings.pcap.is_some() || settings.trace.is_some() {
+        return Err(
+            "no process can take over while frames or connections are written to files".into(),
+        );
+    }
+    Launcher::start().map_err(|error| {
+        warn!("no process can take over later, because none starts it: {error}");
+        format!("no process starts another that could take over: {error}")
+    })
 }
 
 /// What reads the operator's files, also at a later SIGHUP: this process, or the reader process.
@@ -213,6 +271,7 @@ fn serve_on(
     links: Vec<WorkerLink>,
     settings: &Settings,
     context: StartupContext,
+    predecessor: &mut Option<Predecessor>,
 ) -> Result<(), Failure> {
     let limits = &settings.limits;
     let mut descriptors = storage::descriptors_beside_roots(settings, raise_descriptor_limit()?);
@@ -270,7 +329,7 @@ fn serve_on(
     };
     let opened = opened.into_iter().enumerate().map(capture);
     let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
-    assemble(opened, settings, context, objects_max)
+    assemble(opened, settings, context, objects_max, predecessor)
 }
 
 /// The processor of each worker.
@@ -342,6 +401,7 @@ fn assemble(
     settings: &Settings,
     context: StartupContext,
     objects_max: u32,
+    predecessor: &mut Option<Predecessor>,
 ) -> Result<(), Failure> {
     let StartupContext {
         epoch,
@@ -351,11 +411,14 @@ fn assemble(
         loaded,
         files,
         monitoring,
-        locks: _locks,
+        locks,
+        starter,
+        launcher,
     } = context;
-    let clock = || run::now_since(epoch.real);
+    let (clock, is_held) = (|| run::now_since(epoch.real), predecessor.is_some());
     let first = opened.first_mut().expect("invariant: there is a worker");
-    let Some(interface_watch) = claim::claim(&mut first.link, settings, &signals, clock)? else {
+    let Some(interface_watch) = claim::claim(&mut first.link, settings, &signals, is_held, clock)?
+    else {
         info!("ended before serving");
         return Ok(());
     };
@@ -385,6 +448,8 @@ fn assemble(
         settings.path.display()
     );
     let loader = start_loader(files, &loaded)?;
+    let shared = (&locks, &monitoring);
+    let succession = succession(launcher, settings, predecessor.as_ref(), &opened, shared);
     let content = content.start()?;
     let monitoring = monitoring.start(start_trace(settings, epoch)?)?;
     let monitoring = monitoring.with_links(link_infos(&opened, settings));
@@ -434,10 +499,48 @@ fn assemble(
     if let Err(error) = log::start() {
         warn!("no thread for the log, so writing to stderr may block a worker: {error}");
     }
-    let supervisor = Supervisor::new(workers, signals, &limits, loader, monitoring);
+    let take_over = TakeOver::new(succession, predecessor.take(), starter);
+    let supervisor = Supervisor::new(workers, signals, &limits, loader, monitoring, take_over);
     let outcome = supervisor.run(&settings.urls(), epoch.unix().as_secs());
     content.end();
     outcome
+}
+
+/// What hands over to a process that takes over, or why none can.
+fn succession(
+    launcher: Result<Launcher, String>,
+    settings: &Settings,
+    predecessor: Option<&Predecessor>,
+    workers: &[Opened],
+    (locks, monitoring): (&Locks, &MonitoringSetup),
+) -> Result<Succession, String> {
+    let launcher = launcher?;
+    if !matches!(settings.link, LinkChoice::Tap(_) | LinkChoice::Packet(_)) {
+        return Err(format!(
+            "no process can take over the link {}",
+            settings.link
+        ));
+    }
+    let share = || {
+        let queues = workers.iter().filter_map(|worker| worker.link.share());
+        let queues: io::Result<Vec<_>> = queues.collect();
+        let queues = queues?;
+        let (names, sockets) = locks.share()?;
+        let metrics = monitoring.share()?;
+        let hello = Hello {
+            version: take_over::VERSION,
+            workers: settings.workers_count(),
+            link: settings.link.to_string(),
+            station: take_over::station(settings),
+            generation: predecessor.map_or(0, Predecessor::generation),
+            queues: queues.len(),
+            locks: names,
+            metrics: settings.metrics.filter(|_| metrics.is_some()),
+        };
+        let shared = queues.into_iter().chain(sockets).chain(metrics).collect();
+        Ok(Succession::new(launcher, hello, shared))
+    };
+    share().map_err(|error: io::Error| format!("no process can take over: {error}"))
 }
 
 /// What watches the link of a worker, and its addresses, if they or the ways to their clients may change.

@@ -3,7 +3,7 @@
 //! It refuses nothing itself: each verb is that of the link it is. Bounded as they are.
 
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use clock::Instant;
 use link::{
@@ -44,6 +44,17 @@ macro_rules! each {
     };
 }
 
+impl WorkerLink {
+    /// What a process that takes over receives by; `None`: sockets of its own.
+    pub(super) fn share(&self) -> Option<std::io::Result<OwnedFd>> {
+        match self {
+            Self::Tap(tap) => Some(tap.share()),
+            Self::Captured(captured) => captured.link().share(),
+            _ => None,
+        }
+    }
+}
+
 impl Link for WorkerLink {
     fn capabilities(&self) -> Capabilities {
         each!(self, it => it.capabilities())
@@ -59,6 +70,10 @@ impl Link for WorkerLink {
 
     fn share_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), i32> {
         each!(self, it => it.share_addresses(addresses))
+    }
+
+    fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
+        each!(self, it => it.set_receiving(is_receiving))
     }
 
     fn receive(

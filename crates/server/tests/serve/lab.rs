@@ -192,6 +192,12 @@ impl Atlas {
         Self::spawn(lab, "true", &[by, &SERVE].concat(), directory, words)
     }
 
+    /// Starts it from another file.
+    pub(crate) fn start_at(lab: &Lab, program: &Path, directory: &Path, words: &[&str]) -> Self {
+        let program = [program.to_str().unwrap(), SERVE[1]];
+        Self::spawn(lab, "true", &program, directory, words)
+    }
+
     /// What came of `atlas serve --check`.
     pub(crate) fn check(lab: &Lab, directory: &Path, words: &[&str]) -> Output {
         let mut command = Self::command(lab, "true", &SERVE, directory, words);

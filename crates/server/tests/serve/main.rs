@@ -18,6 +18,7 @@ mod raw;
 mod relay;
 mod sites;
 mod start;
+mod take_over;
 mod tls;
 
 use std::fs::Permissions;

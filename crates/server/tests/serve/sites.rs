@@ -144,11 +144,14 @@ fn a_site_may_have_a_directory_beside_path() {
     assert_eq!(reply("x.example", "/a.bin")[9..12], *"404");
     assert_eq!(reply("beside.example", "/public/a.bin")[9..12], *"404");
     assert_eq!(reply("x.example", "/public/a.bin")[9..12], *"200");
-    // One that was not named at start waits for a restart.
+    // One that was not named at start waits for another process.
     std::fs::write(&config, text(&directory.path().join("site"))).unwrap();
     atlas.signal(libc::SIGHUP);
     let line = atlas.stderr_line("SIGHUP: the configuration stays as it was");
-    assert!(line.contains("opened at start; restart"), "{line}");
+    assert!(
+        line.contains("opened at start; use atlas reload --take-over"),
+        "{line}"
+    );
     assert!(reply("beside.example", "/a.bin").ends_with("\r\n\r\nbeside"));
     atlas.signal(libc::SIGTERM);
     assert_eq!(atlas.end().code, Some(0));
@@ -320,10 +323,10 @@ fn sighup_changes_sites_for_requests_that_follow() {
     let open = CONFIG.replace("deny", "allow");
     let open = open.replace("KEYS", directory.path().join("keys").to_str().unwrap());
     // Readable by root only, as it may be.
-    std::fs::write(&config, format!("slots = 1024\n{open}")).unwrap();
+    std::fs::write(&config, &open).unwrap();
     super::set_mode(&config, 0o600);
     atlas.signal(libc::SIGHUP);
-    atlas.stderr_line("new values of these wait for a restart: slots");
+    atlas.stderr_line("SIGHUP: the files are read again");
     assert_eq!(status(), "200");
     std::fs::write(&config, format!("log = \"debug\"\n{open}")).unwrap();
     atlas.signal(libc::SIGHUP);

@@ -134,7 +134,7 @@ impl Conductor {
 
     /// The path by which a packet to one of our addresses counts as received, so that what answers it goes back
     /// by it.
-    fn answer_path(&self, path: Path) -> Path {
+    pub(super) fn answer_path(&self, path: Path) -> Path {
         if self.is_virtual(path.destination) {
             self.next_hops.gateways.path_of(path)
         } else {
@@ -157,6 +157,10 @@ impl Conductor {
     /// be repeated after the interface was down, because switches and neighbours may have dropped their
     /// entries.
     pub fn announce(&mut self) {
+        if self.crossing.has_successor {
+            // They are the successor's.
+            return;
+        }
         for place in 0..self.config.addresses.len() {
             self.report_listener(place, ListenerReport::Joined);
             self.announce_one(place);

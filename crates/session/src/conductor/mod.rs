@@ -2,7 +2,7 @@
 //!
 //! After each batch of frames the caller calls [`Conductor::end_batch`]; with other workers
 //! ([`Conductor::set_other_workers`]), it also brings the strays of [`Conductor::poll_stray`] to the
-//! next one. After each round of input it
+//! next one, and those of [`Conductor::poll_crossing`] to the other process of a take-over. After each round of input it
 //! polls, in this order: [`Conductor::poll_tls`], [`Conductor::poll_hello`],
 //! [`Conductor::poll_lookup`], [`Conductor::poll_read`], [`Conductor::transmit`],
 //! [`Conductor::poll_released`], and waits no longer than [`Conductor::poll_timeout`]. `now` never
@@ -29,6 +29,7 @@ mod ahead;
 mod answer_limits;
 mod clients;
 mod connections;
+mod crossing;
 mod fetching;
 mod frames;
 mod handshakes;
@@ -64,6 +65,8 @@ use crate::{Config, LookupPlan, ObjectHandle};
 use ahead::Acknowledgments;
 use answer_limits::AnswerLimits;
 use connections::{Connections, Due};
+use crossing::Crossing;
+pub use crossing::{CROSSING_MAX, CrossingError, MESSAGE_BYTES_MAX, Process};
 use handshakes::Handshakes;
 use listener_reports::ListenerReports;
 use listening::Listening;
@@ -122,6 +125,8 @@ pub struct Conductor {
     listener_reports: ListenerReports,
     /// Segments for other workers.
     strays: Strays,
+    /// Segments for the other process of a take-over.
+    crossing: Crossing,
 }
 
 impl Conductor {
@@ -155,6 +160,7 @@ impl Conductor {
             next_hops: NextHops::new(),
             listener_reports: ListenerReports::default(),
             strays: Strays::default(),
+            crossing: Crossing::default(),
             config,
         };
         if conductor.config.are_addresses_announced {

@@ -49,6 +49,7 @@ impl Conductor {
             _ => None,
         };
         if let Some(statement) = statement {
+            self.tell_predecessor(&statement);
             self.apply_statement(now, &statement);
         }
     }

@@ -36,6 +36,10 @@ impl Conductor {
         let Received { path, segment, .. } = received;
         let (config, connections) = (&self.config, &self.connections);
         let port = segment.destination_port;
+        if self.crossing.has_successor {
+            self.leave_to_successor(received);
+            return;
+        }
         if !self.listening.accepts(config, port) {
             self.refuse(now, received);
             return;

@@ -210,7 +210,7 @@ impl Conductor {
         let mut options = ReplyOptions {
             config: &rule.replies,
             unix_seconds_now: self.draft.unix_seconds,
-            keep_alive: self.listening.is_open,
+            keep_alive: self.listening.is_open && !self.crossing.has_successor,
             is_secure: client.tls.is_some(),
             origin: request.origin,
             is_private: client.is_private,

@@ -38,6 +38,7 @@ use memory::Arena;
 use tcp::FourTuple;
 use wire::{Ecn, OriginalTcp, Path, TcpRepr};
 
+use super::crossing::Process;
 use super::next_hops::Statement;
 use super::{Conductor, Received};
 
@@ -52,10 +53,12 @@ pub struct Stray {
     content: StrayContent,
     /// Workers to pass it on to, if the next one has not the connection either.
     workers_left: u8,
+    /// Whether it came back from a predecessor (see `crossing`).
+    is_returned: bool,
 }
 
 #[derive(Clone, Debug)]
-enum StrayContent {
+pub(super) enum StrayContent {
     Segment {
         path: Path,
         segment: TcpRepr,
@@ -83,6 +86,19 @@ pub(super) struct Strays {
 }
 
 impl Stray {
+    /// For another process.
+    pub(super) const fn of_process(content: StrayContent) -> Self {
+        Self {
+            content,
+            workers_left: 0,
+            is_returned: false,
+        }
+    }
+
+    pub(super) const fn content(&self) -> &StrayContent {
+        &self.content
+    }
+
     /// Both ends of the connection it is for; `None`: it is for every worker.
     #[must_use]
     pub fn tuple(&self) -> Option<FourTuple> {
@@ -122,6 +138,8 @@ impl Conductor {
         let unmatched_before = self.unmatched_strays();
         self.strays.workers_left = stray.workers_left;
         self.strays.is_from_worker = true;
+        self.crossing.is_returned = stray.is_returned;
+        let is_statement = matches!(stray.content, StrayContent::Statement(_));
         match stray.content {
             StrayContent::Segment {
                 path,
@@ -145,11 +163,13 @@ impl Conductor {
             } => self.handle_packet_too_big(now, mtu_bytes, &original),
             StrayContent::Statement(statement) => {
                 self.apply_statement(now, &statement);
-                self.strays.end_of_stray();
-                return;
             }
         }
         self.strays.end_of_stray();
+        self.crossing.is_returned = false;
+        if is_statement {
+            return;
+        }
         let is_taken = self.unmatched_strays() == unmatched_before;
         self.telemetry.counters.tcp_stray_taken_count += u64::from(is_taken);
     }
@@ -159,37 +179,21 @@ impl Conductor {
         self.telemetry.counters.tcp_stray_passed_count
             + self.telemetry.counters.tcp_stray_dropped_count
             + self.telemetry.counters.tcp_stray_unclaimed_count
+            + self.telemetry.counters.tcp_crossed_count
+            + self.telemetry.counters.tcp_crossing_dropped_count
     }
 
     /// A segment that belongs to no connection here, and opens none.
     pub(super) fn handle_unmatched_segment(&mut self, now: Instant, received: &Received<'_>) {
-        if self.strays.workers_left == 0 {
-            self.count_unclaimed();
+        if !self.pass_on(|| received.content()) {
             self.refuse(now, received);
-            return;
         }
-        let Received {
-            path,
-            segment,
-            ecn,
-            payload,
-        } = *received;
-        self.pass_on(|| StrayContent::Segment {
-            path,
-            segment,
-            ecn,
-            payload: payload.into(),
-        });
     }
 
     /// "Packet too big" about a segment of no connection here.
     pub(super) fn handle_unmatched_report(&mut self, mtu_bytes: u32, original: &OriginalTcp) {
-        if self.strays.workers_left == 0 {
-            self.count_unclaimed();
-            return;
-        }
         let original = *original;
-        self.pass_on(|| StrayContent::PacketTooBig {
+        let _unclaimed = self.pass_on(|| StrayContent::PacketTooBig {
             mtu_bytes,
             original,
         });
@@ -198,7 +202,7 @@ impl Conductor {
     /// Passes on what a station said of itself, until every worker knows.
     pub(super) fn tell_other_workers(&mut self, statement: &Statement) {
         if self.strays.workers_left > 0 && self.strays.waiting.len() < STRAYS_MAX {
-            self.strays.push(StrayContent::Statement(*statement));
+            self.strays.push(StrayContent::Statement(*statement), false);
         }
     }
 
@@ -206,22 +210,36 @@ impl Conductor {
         self.telemetry.counters.tcp_stray_unclaimed_count += u64::from(self.strays.is_from_worker);
     }
 
-    fn pass_on(&mut self, content: impl FnOnce() -> StrayContent) {
-        if self.strays.waiting.len() == STRAYS_MAX {
-            self.telemetry.counters.tcp_stray_dropped_count += 1;
-            return;
+    /// Passes on what belongs to no connection here; `false`: there is nobody left to pass it on to.
+    fn pass_on(&mut self, content: impl FnOnce() -> StrayContent) -> bool {
+        let is_returned = self.crossing.is_returned;
+        if self.crossing.has_predecessor && !is_returned {
+            self.cross(Process::Predecessor, content);
+        } else if self.strays.workers_left > 0 {
+            let counters = &mut self.telemetry.counters;
+            if self.strays.waiting.len() == STRAYS_MAX {
+                counters.tcp_stray_dropped_count += 1;
+            } else {
+                counters.tcp_stray_passed_count += 1;
+                self.strays.push(content(), is_returned);
+            }
+        } else if self.crossing.has_successor {
+            self.cross(Process::Successor, content);
+        } else {
+            self.count_unclaimed();
+            return false;
         }
-        self.telemetry.counters.tcp_stray_passed_count += 1;
-        self.strays.push(content());
+        true
     }
 }
 
 impl Strays {
     /// For the next worker; there is one.
-    fn push(&mut self, content: StrayContent) {
+    fn push(&mut self, content: StrayContent, is_returned: bool) {
         self.waiting.push_back(Stray {
             content,
             workers_left: self.workers_left - 1,
+            is_returned,
         });
     }
 
@@ -236,6 +254,22 @@ impl Received<'_> {
     /// Both ends of the segment's connection.
     pub(super) const fn tuple(&self) -> FourTuple {
         tuple(&self.path, &self.segment)
+    }
+
+    /// The same, to be kept.
+    pub(super) fn content(&self) -> StrayContent {
+        let Self {
+            path,
+            segment,
+            ecn,
+            payload,
+        } = *self;
+        StrayContent::Segment {
+            path,
+            segment,
+            ecn,
+            payload: payload.into(),
+        }
     }
 }
 

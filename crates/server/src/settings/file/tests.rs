@@ -3,7 +3,7 @@ use std::sync::Arc;
 use clap::Parser as _;
 
 use super::{Amount, FileConfig};
-use crate::settings::cli::{Cli, Command, ServeArgs};
+use crate::settings::cli::{Cli, Command};
 use crate::settings::documentation;
 use crate::settings::key::{ADDRESS_DEFAULT, LINK_DEFAULT, LOG_DEFAULT, MAC_DEFAULT};
 use crate::settings::{CommonArgs, Settings};
@@ -225,21 +225,17 @@ fn the_example_is_a_configuration_as_it_stands_and_with_its_options() {
 
 #[test]
 fn the_unit_starts_the_server_with_flags_it_has() {
-    let commands: Vec<ServeArgs> = UNIT
+    let commands = UNIT
         .lines()
         .filter(|line| line.starts_with("ExecStart=") || line.starts_with("ExecReload="))
         .filter_map(|line| line.split_once('=')?.1.strip_prefix("/usr/local/bin/"))
-        .map(|words| match Cli::try_parse_from(words.split(' ')) {
-            Ok(Cli {
-                command: Command::Serve(args),
-            }) => args,
-            other => panic!("{words}: {other:?}"),
-        })
-        .collect();
-    assert_eq!(commands.len(), 2);
-    // Before a reload, the same is looked at as was started.
-    assert!(!commands[0].check && commands[1].check);
-    assert_eq!(commands[0].common.config, commands[1].common.config);
+        .map(|words| words.replace("$MAINPID", "4711"))
+        .map(|words| Cli::try_parse_from(words.split(' ')).unwrap().command);
+    let commands: Vec<Command> = commands.collect();
+    assert!(matches!(
+        commands[..],
+        [Command::Serve(_), Command::Reload(_)]
+    ));
     // Its user must be able to give up what it is given, and needs all that links ask for.
     for line in [
         "AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_DAC_READ_SEARCH",

@@ -797,7 +797,7 @@ impl SiteSettings {
                 let shown = directory.display();
                 self.place.refuse(
                     format_args!("directory {shown}: not one of those that were opened at start"),
-                    "restart",
+                    "use atlas reload --take-over",
                 )
             })?;
             let folder = std::mem::take(&mut rule.folder);

@@ -7,6 +7,7 @@ mod answer_limits;
 mod answers;
 mod batches;
 mod budget;
+mod crossing;
 mod denied;
 mod devices;
 mod ecn;

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -70,17 +72,35 @@ impl Listener {
         Ok(Self { socket })
     }
 
+    /// With a socket that listens.
+    pub(crate) const fn new(socket: TcpListener) -> Self {
+        Self { socket }
+    }
+
+    /// The socket, for another process.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
+    }
+
     /// Where it listens.
     #[cfg(test)]
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Starts the threads. They have the rights of the calling thread, and end with the process.
+    /// Starts the threads, which take connections while `accepts` says so. They have the rights of the calling thread, and end with the process.
     ///
     /// # Errors
     /// There can be no thread.
-    pub(crate) fn start(self, overview: &Arc<Overview>, asker: &Asker) -> Result<(), Failure> {
+    pub(crate) fn start(
+        self,
+        overview: &Arc<Overview>,
+        asker: &Asker,
+        accepts: &Arc<AtomicBool>,
+    ) -> Result<(), Failure> {
         let refuse = |error: io::Error| {
             Failure::refused(
                 format!("--metrics: its threads cannot be started: {error}"),
@@ -104,6 +124,7 @@ impl Listener {
             lists,
             clients: VecDeque::with_capacity(CONNECTIONS_MAX),
             accepts_from: Instant::now(),
+            accepts: Arc::clone(accepts),
         };
         let thread = thread::Builder::new().name("atlas-metrics".into());
         let serve = move || {
@@ -125,6 +146,8 @@ struct Server {
     clients: VecDeque<Client>,
     /// Until then no connection is taken.
     accepts_from: Instant,
+    /// Otherwise another process takes them from the same socket.
+    accepts: Arc<AtomicBool>,
 }
 
 /// A connection that is not listing others.
@@ -172,6 +195,10 @@ impl Server {
     fn serve_round(&mut self) {
         let (is_connecting, ready) = self.wait();
         let now = Instant::now();
+        if !self.accepts.load(Ordering::Relaxed) {
+            self.accepts_from = now + RETRY_AFTER;
+        }
+        let is_connecting = is_connecting && self.accepts_from <= now;
         // From the back, so that the places of the others stay.
         for place in (0..self.clients.len()).rev() {
             let is_ready = ready.get(place).copied().unwrap_or_default();

@@ -274,7 +274,8 @@ fn started() -> SocketAddr {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address().unwrap();
     let overview = Arc::new(overview(vec![page()]));
-    listener.start(&overview, &asker()).unwrap();
+    let accepts = Arc::new(true.into());
+    listener.start(&overview, &asker(), &accepts).unwrap();
     address
 }
 

@@ -1,0 +1,235 @@
+//! Take-over: another process with other settings, or another version, takes the place of this one, and no viewer
+//! notices ([decision 47](../../../../docs/develop/decisions/0047-take-over.md)).
+//!
+//! ```text
+//!  predecessor (serves)                   launcher                 successor
+//!    ── a socket ────────────────────────────▶ starts ──────────────▶
+//!    ── Hello: what cannot change, shared sockets ──────────────────▶  opens everything
+//!    ◀──────────────────── Ready: sockets for packets ──────────────
+//!  gives SYNs to the successor
+//!    ── Given ──────────────────────────────────────────────────────▶  receives
+//!    ◀─────────────────────────────────────────────────────── Taken ─
+//!  receives no more, finishes what it has, ends
+//! ```
+//!
+//! Until `Taken` the predecessor goes on as if nothing had happened, should the successor end or hang. After it,
+//! it takes everything back, unless it was told [`Message::Relaying`]: then another process has the link.
+//!
+//! What is handed over is packets: what they need is in [`Hello`], and segments of connections that the successor
+//! does not know cross over sockets ([`session::Process`]). It refuses another [`VERSION`], and a change of what
+//! the predecessor's connections need: interface, addresses, MAC address. Bounds: [`MESSAGE_BYTES_MAX`] a message,
+//! [`DESCRIPTORS_MAX`] descriptors, [`START_TIME_MAX`], [`SWITCH_TIME_MAX`], [`GENERATIONS_MAX`],
+//! [`PACKETS_BYTES_MAX`] of packets that wait.
+
+pub(crate) mod launcher;
+pub(crate) mod packets;
+pub(crate) mod predecessor;
+pub(crate) mod request;
+pub(crate) mod successor;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    sockopt,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Settings;
+
+/// Of the messages. Another one is refused, and the predecessor serves on.
+pub(crate) const VERSION: u32 = 1;
+/// Tells a process that it is a successor, whose standard input is the socket.
+pub(crate) const VARIABLE: &str = "ATLAS_TAKE_OVER";
+/// How long a successor may take until it is ready.
+pub(crate) const START_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long either may take for its part of the switch.
+pub(crate) const SWITCH_TIME_MAX: Duration = Duration::from_secs(5);
+/// Longest message, bytes.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 32_768;
+/// Most descriptors with a message: the kernel's limit is 253.
+pub(crate) const DESCRIPTORS_MAX: usize = 253;
+/// Processes at once that finish what they have; each keeps its memory.
+pub(crate) const GENERATIONS_MAX: u32 = 16;
+/// Bytes of packets that wait for each worker of the other process, with what the kernel adds to each; further ones
+/// are lost, as in a router that is too busy. `[guess]`
+pub(crate) const PACKETS_BYTES_MAX: usize = 8 << 20;
+
+/// Keys of the configuration file that no process that takes over can change.
+pub(crate) const NEEDS_RESTART: [&str; 3] = ["address", "link", "mac"];
+
+/// What the predecessor says first: all that cannot change, and what its sockets are, in the order of descriptors.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Its workers, each of which gets packets over a socket of its own.
+    pub workers: usize,
+    /// Kind and interface.
+    pub link: String,
+    /// Addresses, MAC address and whose they are.
+    pub station: Vec<String>,
+    /// How many processes finish what they have when this one does.
+    pub generation: u32,
+    /// How many queues of the link can be shared.
+    pub queues: usize,
+    /// Names of the locks on addresses.
+    pub locks: Vec<String>,
+    /// Where metrics are asked for.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// What the two processes tell each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// From the predecessor, with queues, locks and the socket of metrics.
+    Hello(Box<Hello>),
+    /// From the successor: it can receive at once. With a socket for each worker of the predecessor, which packets come
+    /// from, and one to send to.
+    Ready,
+    /// From the predecessor: it answers no SYN any more.
+    Given,
+    /// From the successor: it receives.
+    Taken,
+    /// From the successor: it has a successor of its own, and only passes packets on.
+    Relaying,
+    /// From the successor: the operator has moved the access log away.
+    Reopen,
+    /// From the successor: it ends, and so must its predecessor within these milliseconds.
+    End(u64),
+    /// From the successor: why it cannot take over.
+    Failed(String),
+}
+
+/// Why a message was not received.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReceiveError {
+    /// The other process has ended.
+    #[error("the other process has ended")]
+    Ended,
+    /// None is there.
+    #[error("it does not answer")]
+    Nothing,
+    /// The kernel's.
+    #[error("{0}")]
+    Io(io::Error),
+    /// It is none of this version.
+    #[error("its message is none of version {VERSION}: {0}")]
+    Malformed(String),
+}
+
+/// A socket between the two.
+#[derive(Debug)]
+pub(crate) struct Control {
+    socket: OwnedFd,
+}
+
+/// Two ends that keep the limits of messages.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+impl Control {
+    pub(crate) const fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Sends without waiting: as many messages as there are fit its buffer.
+    ///
+    /// # Errors
+    /// The kernel's: the other process has ended, for example.
+    pub(crate) fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MESSAGE_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, flags)?;
+        Ok(())
+    }
+
+    /// The next message, if one is there.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub(crate) fn receive(&self) -> Result<(Message, Vec<OwnedFd>), ReceiveError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = rustix::io::retry_on_intr(|| {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            recvmsg(&self.socket, &mut parts, &mut control, flags)
+        });
+        let received = received.map_err(|errno| match errno {
+            rustix::io::Errno::AGAIN => ReceiveError::Nothing,
+            rustix::io::Errno::CONNRESET => ReceiveError::Ended,
+            errno => ReceiveError::Io(errno.into()),
+        })?;
+        let descriptors = control.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+            _ => Vec::new(),
+        });
+        let descriptors = descriptors.collect();
+        if received.bytes == 0 {
+            return Err(ReceiveError::Ended);
+        }
+        let bytes = bytes.get(..received.bytes).unwrap_or_default();
+        let message = serde_json::from_slice(bytes);
+        let message = message.map_err(|error| ReceiveError::Malformed(error.to_string()))?;
+        Ok((message, descriptors))
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What of the settings is that of the predecessor's connections as well, one line for each.
+pub(crate) fn station(settings: &Settings) -> Vec<String> {
+    let addresses = settings
+        .addresses
+        .iter()
+        .map(|cidr| format!("address {cidr}"));
+    let virtual_addresses = &settings.virtual_addresses;
+    let virtual_addresses = virtual_addresses
+        .iter()
+        .map(|it| format!("virtual address {it}"));
+    let mac = format!("MAC address {:?}", settings.mac);
+    let shared = format!(
+        "addresses shared with the host: {}",
+        settings.is_address_shared
+    );
+    let mut lines: Vec<_> = addresses.chain(virtual_addresses).collect();
+    lines.extend([mac, shared]);
+    lines
+}
+
+/// Room for [`PACKETS_BYTES_MAX`], or, without the right to that, what the system allows.
+fn make_room(socket: &OwnedFd) {
+    let bytes = PACKETS_BYTES_MAX / 2;
+    // With less room more packets are lost, which TCP sends again.
+    let _ = sockopt::set_socket_send_buffer_size_force(socket, bytes)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, bytes));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! A server's view of the process that takes over from it: from its start to this one's end.
+//!
+//! It refuses to let go of anything before the successor is ready, and a second one while the first starts. Bounds:
+//! [`START_TIME_MAX`] until it is ready, [`SWITCH_TIME_MAX`] for the switch; then it is killed.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::launcher::{Launcher, News};
+use super::{Control, Hello, Message, ReceiveError, START_TIME_MAX, SWITCH_TIME_MAX, pair};
+
+/// How long the launcher may take to say how a successor ended.
+const NEWS_TIME_MAX_MS: i64 = 1_000;
+
+/// How far a take-over is.
+#[derive(Debug)]
+enum Phase {
+    /// It starts.
+    Starting,
+    /// It was told that it has the link.
+    Switching,
+    /// It has it.
+    Done,
+}
+
+/// A process that takes over.
+#[derive(Debug)]
+struct Successor {
+    control: Control,
+    phase: Phase,
+    /// When it is given up.
+    deadline: Instant,
+    /// Its number, once it is known.
+    pid: Option<u32>,
+    /// What it said last.
+    failure: Option<String>,
+    /// It passes packets of a successor of its own on: without it nobody has any for us.
+    is_relaying: bool,
+}
+
+/// Where the successor's packets come from, by worker, and where ours go.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub from: Vec<OwnedFd>,
+    pub to: Arc<OwnedFd>,
+}
+
+/// What the supervisor is to do.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Nothing.
+    Wait,
+    /// Answer no SYN any more, then [`Succession::give`].
+    Give(Ends),
+    /// It has taken over: receive no more, finish.
+    Taken(Option<u32>),
+    /// It failed, before it had the link: go on as before.
+    Failed(String),
+    /// It has ended and its connections with it: take the link back.
+    TakeBack,
+    /// It has ended, and another process has the link: nobody has packets for us any more.
+    Abandoned,
+    /// The access log was moved away.
+    Reopen,
+    /// End, within so many milliseconds.
+    End(u64),
+}
+
+/// Everything that a take-over needs.
+#[derive(Debug)]
+pub(crate) struct Succession {
+    launcher: Launcher,
+    hello: Hello,
+    /// In the order of [`Hello`].
+    shared: Vec<OwnedFd>,
+    successor: Option<Successor>,
+}
+
+impl Succession {
+    pub(crate) const fn new(launcher: Launcher, hello: Hello, shared: Vec<OwnedFd>) -> Self {
+        Self {
+            launcher,
+            hello,
+            shared,
+            successor: None,
+        }
+    }
+
+    /// Whether another file lies where the server's program was.
+    pub(crate) fn has_other_program(&self) -> bool {
+        self.launcher.has_other_program()
+    }
+
+    /// Whether a successor starts, or has taken over.
+    pub(crate) const fn is_under_way(&self) -> bool {
+        self.successor.is_some()
+    }
+
+    /// Whether a successor has the link.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(&self.successor, Some(it) if matches!(it.phase, Phase::Done))
+    }
+
+    /// Has a successor started.
+    ///
+    /// # Errors
+    /// Why that cannot be now.
+    pub(crate) fn begin(&mut self, now: Instant) -> Result<(), String> {
+        if self.is_under_way() {
+            return Err("another take-over is under way".into());
+        }
+        // What the launcher said of an earlier one.
+        while self.launcher.news(0).is_some() {}
+        let begin = || {
+            let (ours, theirs) = pair()?;
+            let control = Control::new(ours);
+            let shared: Vec<_> = self.shared.iter().map(|it| it.as_fd()).collect();
+            control.send(&Message::Hello(Box::new(self.hello.clone())), &shared)?;
+            self.launcher.launch(theirs)?;
+            Ok(control)
+        };
+        let control = begin().map_err(|error: std::io::Error| error.to_string())?;
+        self.successor = Some(Successor {
+            control,
+            phase: Phase::Starting,
+            deadline: now + START_TIME_MAX,
+            pid: None,
+            failure: None,
+            is_relaying: false,
+        });
+        Ok(())
+    }
+
+    /// Readable when [`Succession::step`] has something.
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.successor.as_ref().map(|it| it.control.as_fd())
+    }
+
+    /// When [`Succession::step`] has something even if nothing comes.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let successor = self.successor.as_ref()?;
+        (!matches!(successor.phase, Phase::Done)).then_some(successor.deadline)
+    }
+
+    /// What has come, or is due.
+    pub(crate) fn step(&mut self, now: Instant) -> Step {
+        let Some(successor) = &mut self.successor else {
+            return Step::Wait;
+        };
+        match (successor.control.receive(), &successor.phase) {
+            (Ok((Message::Failed(text), _)), _) => {
+                successor.failure = Some(text);
+                self.step(now)
+            }
+            (Ok((Message::Ready, mut sockets)), Phase::Starting)
+                if sockets.len() == self.hello.workers + 1 =>
+            {
+                successor.phase = Phase::Switching;
+                successor.deadline = now + SWITCH_TIME_MAX;
+                let to = Arc::new(sockets.pop().expect("invariant: there is one"));
+                Step::Give(Ends { from: sockets, to })
+            }
+            (Ok((Message::Taken, _)), Phase::Switching) => {
+                successor.phase = Phase::Done;
+                if let Some(News::Started(pid)) = self.launcher.news(0) {
+                    successor.pid = Some(pid);
+                }
+                Step::Taken(successor.pid)
+            }
+            (Ok((Message::Relaying, _)), Phase::Done) => {
+                successor.is_relaying = true;
+                self.step(now)
+            }
+            (Ok((Message::Reopen, _)), Phase::Done) => Step::Reopen,
+            (Ok((Message::End(milliseconds), _)), Phase::Done) => Step::End(milliseconds),
+            (Ok((message, _)), _) => self.give_up(&format!("{message:?} is not what comes now")),
+            (Err(ReceiveError::Nothing), Phase::Starting) if now >= successor.deadline => {
+                let seconds = START_TIME_MAX.as_secs();
+                self.give_up(&format!(
+                    "it was not ready after {seconds} s, and was killed"
+                ))
+            }
+            (Err(ReceiveError::Nothing), Phase::Switching) if now >= successor.deadline => {
+                let seconds = SWITCH_TIME_MAX.as_secs();
+                self.give_up(&format!(
+                    "it did not receive after {seconds} s, and was killed"
+                ))
+            }
+            (Err(ReceiveError::Nothing), _) => Step::Wait,
+            (Err(ReceiveError::Ended), Phase::Done) => {
+                let is_relaying = successor.is_relaying;
+                self.successor = None;
+                if is_relaying {
+                    Step::Abandoned
+                } else {
+                    Step::TakeBack
+                }
+            }
+            (Err(ReceiveError::Ended), _) => self.on_end(),
+            (Err(error), _) => self.give_up(&error.to_string()),
+        }
+    }
+
+    /// Tells the successor that this process answers no SYN any more.
+    pub(crate) fn give(&mut self) {
+        if let Some(successor) = &self.successor {
+            // Its end is told by the socket.
+            let _ = successor.control.send(&Message::Given, &[]);
+        }
+    }
+
+    /// Ends a successor that has not the link yet: this process ends.
+    pub(crate) fn cancel(&mut self) {
+        if self.is_under_way() && !self.is_done() {
+            self.launcher.kill();
+            self.successor = None;
+        }
+    }
+
+    fn give_up(&mut self, problem: &str) -> Step {
+        self.launcher.kill();
+        let status = self.status();
+        self.failed(problem, status)
+    }
+
+    /// Its socket is closed: mostly because it has ended.
+    fn on_end(&mut self) -> Step {
+        let status = self.status().or_else(|| {
+            self.launcher.kill();
+            self.status()
+        });
+        self.failed("it ended", status)
+    }
+
+    fn failed(&mut self, problem: &str, status: Option<String>) -> Step {
+        let said = self.successor.take().and_then(|it| it.failure);
+        let status = status.map_or_else(String::new, |it| format!(" ({it})"));
+        let said = said.map_or_else(String::new, |it| format!(": {it}"));
+        Step::Failed(format!("{problem}{status}{said}"))
+    }
+
+    /// How it ended, if that is told in time.
+    fn status(&self) -> Option<String> {
+        loop {
+            match self.launcher.news(NEWS_TIME_MAX_MS)? {
+                News::Started(_) => {}
+                News::Failed(errno) => {
+                    let error = std::io::Error::from_raw_os_error(errno);
+                    return Some(format!("it cannot be started: {error}"));
+                }
+                News::Ended(ended) => return Some(ended.to_string()),
+            }
+        }
+    }
+}
