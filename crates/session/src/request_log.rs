@@ -119,9 +119,7 @@ impl Reply {
         (text, parts): (&[u8], &[Part]),
     ) -> Self {
         let all_bytes: u64 = parts.iter().map(Part::bytes).sum();
-        let end_of_head = text.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-        let head_bytes = end_of_head.map_or(text.len(), |end| end + 4);
-        let head_bytes = u64::try_from(head_bytes).unwrap_or(u64::MAX);
+        let head_bytes = u64::try_from(head_bytes(text)).unwrap_or(u64::MAX);
         Self {
             name,
             body_bytes: all_bytes.saturating_sub(head_bytes),
@@ -151,6 +149,22 @@ impl Reply {
             smoothed_rtt,
         }
     }
+}
+
+/// Bytes of the head that `text` begins with: all of it if no empty line ends it. Every reply passes here: most bytes are
+/// stepped over.
+fn head_bytes(text: &[u8]) -> usize {
+    const END: &[u8] = b"\r\n\r\n";
+    let mut last = END.len() - 1;
+    while let Some(byte) = text.get(last) {
+        last += match byte {
+            b'\n' if text.get(..=last).is_some_and(|it| it.ends_with(END)) => return last + 1,
+            b'\n' => 2,
+            b'\r' => 1,
+            _ => END.len(),
+        };
+    }
+    text.len()
 }
 
 impl Replies {
@@ -218,9 +232,23 @@ mod tests {
     use http::Part;
     use tcp::{StreamOffset, StreamRange};
 
-    use super::{Replies, Reply, RequestName};
+    use super::{Replies, Reply, RequestName, head_bytes};
 
     const ASKED: Instant = Instant::from_millis(1);
+
+    #[test]
+    fn a_head_ends_with_the_first_empty_line_wherever_it_is() {
+        for text in [
+            "", "a", "ab", "abc", "abcd", "\r", "\r\n", "\n\r", "\r\r\n", "a\r\nb\r",
+        ] {
+            for rest in ["", "body", "\n\r\n", "\r\n\r\n"] {
+                let all = format!("{text}\r\n\r\n{rest}");
+                let expected = all.find("\r\n\r\n").map(|at| at + 4);
+                assert_eq!(Some(head_bytes(all.as_bytes())), expected, "{all:?}");
+            }
+            assert_eq!(head_bytes(text.as_bytes()), text.len(), "{text:?}");
+        }
+    }
 
     fn three() -> Replies {
         let mut replies = Replies::default();
