@@ -68,6 +68,10 @@ pub(super) struct Outcome {
     pub(super) slots_mean: f64,
     /// Bytes of a read, mean.
     pub(super) read_bytes: u64,
+    /// Rounds of the workers for each read, mean.
+    pub(super) rounds_per_read: f64,
+    /// Part of their time that the cores worked.
+    pub(super) busy: f64,
     /// What does not add up.
     pub(super) violations: Vec<String>,
 }
@@ -96,6 +100,8 @@ struct Station {
     /// The last round found something to do.
     progressed: bool,
     busy_until: Instant,
+    /// How long its core has worked.
+    busy_ns: u64,
     /// Slots in use at the ends of rounds, times the nanoseconds until the next.
     slot_ns: u128,
     slots_since: Instant,
@@ -109,6 +115,8 @@ struct Sums {
     slot_ns: u128,
     reads: u64,
     read_bytes: u64,
+    rounds: u64,
+    busy_ns: u64,
     lent_us: u64,
     lent_frames: u64,
 }
@@ -138,6 +146,8 @@ pub(super) fn simulate(case: &Case, seed: u64) -> Outcome {
         loan_ns: 0,
         slots_mean: 0.0,
         read_bytes: 0,
+        rounds_per_read: 0.0,
+        busy: 0.0,
         events: Vec::new(),
         violations: Vec::new(),
     };
@@ -147,6 +157,8 @@ pub(super) fn simulate(case: &Case, seed: u64) -> Outcome {
     outcome.loan_ns = (after.lent_us - before.lent_us) * 1000 / lent_frames.max(1);
     let reads = after.reads - before.reads;
     outcome.read_bytes = (after.read_bytes - before.read_bytes) / reads.max(1);
+    outcome.rounds_per_read = (after.rounds - before.rounds) as f64 / reads.max(1) as f64;
+    outcome.busy = (after.busy_ns - before.busy_ns) as f64 / window_ns;
     simulation.drain();
     outcome.violations = simulation.check_bytes();
     outcome.events = simulation.take_events();
@@ -304,11 +316,14 @@ impl Simulation {
             sums.reads += disk.disk_read_commands;
             sums.read_bytes += disk.disk_read_bytes;
             sums.lent_frames += station.worker.link().counters().lent_frames;
-            let counters = station.worker.counters();
-            let lent = counters
-                .iter()
-                .find(|(name, _)| *name == "server_lent_slots_us");
-            sums.lent_us += lent.map_or(0, |(_, us)| *us);
+            sums.busy_ns += station.busy_ns;
+            for (name, count) in station.worker.counters() {
+                match name {
+                    "server_lent_slots_us" => sums.lent_us += count,
+                    "server_step_rounds" => sums.rounds += count,
+                    _ => {}
+                }
+            }
         }
         sums
     }
@@ -388,6 +403,7 @@ impl Station {
             is_called: true,
             progressed: false,
             busy_until: Instant::ZERO,
+            busy_ns: 0,
             slot_ns: 0,
             slots_since: Instant::ZERO,
             slots: 0,
@@ -416,6 +432,7 @@ impl Station {
         self.next_timeout = step.next_timeout;
         self.is_called = false;
         self.busy_until = self.core.now();
+        self.busy_ns += elapsed_ns(now, self.busy_until);
         self.slot_ns += self.slots as u128 * u128::from(elapsed_ns(self.slots_since, now));
         self.slots_since = now;
         let arena = self.worker.arena();
