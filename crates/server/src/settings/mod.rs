@@ -125,6 +125,10 @@ pub(crate) struct Settings {
     pub aead_library: Option<AeadLibrary>,
     /// Whether the process may be dumped and debugged.
     pub core_dumps: bool,
+    /// Whether it gives up files, programs and connections that it does not need.
+    pub landlock: bool,
+    /// Whether it gives up system calls that it does not need.
+    pub seccomp: bool,
     /// Where frames are also written.
     pub pcap: Option<PathBuf>,
     /// Whose connections are traced, and where to.
@@ -226,6 +230,8 @@ impl Default for Settings {
             conductor: session::Config::default(),
             aead_library: None,
             core_dumps: false,
+            landlock: true,
+            seccomp: true,
             pcap: None,
             trace: None,
             access_log: None,

@@ -303,6 +303,16 @@ settings! {
             core_dumps: bool,
         };
 
+    LANDLOCK = landlock: bool => landlock,
+        Kind::Switch,
+        "Whether the process gives up, once it serves, all files but those beside what is served, beside the \
+         operator's files, and its logs; executing; and TCP connections. See [sandbox](deploy.md#sandbox).";
+
+    SECCOMP = seccomp: bool => seccomp,
+        Kind::Switch,
+        "Whether it gives up, once it serves, all system calls but those of a list. See \
+         [sandbox](deploy.md#sandbox).";
+
     WORKERS = workers: Amount,
         text("threads, or string", "`1`", "1-64, `auto`"),
         "Threads that serve, each with a queue of the interface, a ring of the disk and buffers of \

@@ -207,6 +207,10 @@ pub(crate) fn cpu_times() -> io::Result<CpuTimes> {
 /// # Errors
 /// What the list of users answered.
 pub(crate) fn user_named(name: &str) -> io::Result<Option<(u32, u32)>> {
+    if IS_STATIC {
+        let numbers = numbers_of(&fs::read("/etc/passwd")?, name);
+        return Ok(numbers.and_then(|it| Some((*it.first()?, *it.get(1)?))));
+    }
     let Ok(name) = CString::new(name) else {
         return Ok(None);
     };
@@ -233,6 +237,10 @@ pub(crate) fn user_named(name: &str) -> io::Result<Option<(u32, u32)>> {
 /// # Errors
 /// What the list of groups answered.
 pub(crate) fn group_named(name: &str) -> io::Result<Option<u32>> {
+    if IS_STATIC {
+        let numbers = numbers_of(&fs::read("/etc/group")?, name);
+        return Ok(numbers.and_then(|it| it.first().copied()));
+    }
     let Ok(name) = CString::new(name) else {
         return Ok(None);
     };
@@ -252,6 +260,19 @@ pub(crate) fn group_named(name: &str) -> io::Result<Option<u32>> {
     // SAFETY: null, or points to the entry, which the call has filled (getgrnam(3)).
     let entry = unsafe { found.as_ref() };
     check_lookup(errno, entry.map(|entry| entry.gr_gid))
+}
+
+/// Linked with no library. glibc would load those of other lists of names (systemd, LDAP) all the same, and crash:
+/// only the files are read then.
+const IS_STATIC: bool = cfg!(target_feature = "crt-static");
+
+/// The numbers behind a name in `/etc/passwd` or `/etc/group`: of the user and its group, or of the group.
+fn numbers_of(file: &[u8], name: &str) -> Option<Vec<u32>> {
+    let file = String::from_utf8_lossy(file);
+    let mut entries = file.lines().map(|line| line.split(':'));
+    let mut entry = entries.find_map(|mut it| (it.next() == Some(name)).then_some(it))?;
+    let _password = entry.next()?;
+    Some(entry.map_while(|it| it.parse().ok()).collect())
 }
 
 /// A missing name is no error, but some lists say it by one (getpwnam(3)).
@@ -280,9 +301,20 @@ mod tests {
     use std::net::{IpAddr, Ipv6Addr};
 
     use super::{
-        InterfaceAddress, cpu_times, interface_addresses, listener, listens_at,
+        InterfaceAddress, cpu_times, interface_addresses, listener, listens_at, numbers_of,
         raise_descriptor_limit, random_seed, without_label,
     };
+
+    #[test]
+    fn names_are_found_in_the_files_whole_and_what_is_no_entry_is_passed_over() {
+        let users =
+            b"# atlas:x:1:1\n\nroot:x:0:0:root:/:/\natlas2:x:5:6::/:/\natlas:x:970:971:A: :/\n";
+        assert_eq!(numbers_of(users, "atlas"), Some(vec![970, 971]));
+        assert_eq!(numbers_of(users, "root"), Some(vec![0, 0]));
+        assert_eq!(numbers_of(users, "atl"), None);
+        assert_eq!(numbers_of(b"video:x:44:atlas,7\n", "video"), Some(vec![44]));
+        assert_eq!(numbers_of(b"atlas:x:many:1\n", "atlas"), Some(vec![]));
+    }
 
     #[test]
     fn a_listener_is_found_by_its_address_its_port_and_its_state() {

@@ -29,6 +29,7 @@ mod passthrough;
 pub(crate) mod privileges;
 mod probe;
 pub(crate) mod routes;
+pub(crate) mod sandbox;
 mod storage;
 mod worker_disk;
 mod worker_link;
@@ -320,6 +321,7 @@ fn serve_on(
     memory_need::warn_of_limit(need_bytes);
     context.identity.assume()?;
     privileges::set_core_dumps(settings.core_dumps)?;
+    sandbox::enter(settings);
     context.content.check_as(&context.identity)?;
     // What follows waits for signals, too.
     context.signals.set_starting(false);

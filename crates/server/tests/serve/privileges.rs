@@ -29,6 +29,15 @@ fn threads(id: u32) -> Vec<String> {
     tasks.map(|task| status(task.unwrap())).collect()
 }
 
+/// How many filters of system calls hold for a thread. Those of a container hold for this process, too.
+fn filters(status: &str) -> u32 {
+    field(status, "Seccomp_filters").parse().unwrap()
+}
+
+fn own_filters() -> u32 {
+    filters(&fs::read_to_string("/proc/self/status").unwrap())
+}
+
 /// The processes a process has started.
 pub(crate) fn all_children(id: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -118,6 +127,7 @@ fn every_thread_has_dropped_its_capabilities() {
     );
     for status in &threads {
         assert_ordinary(status, 0);
+        assert_eq!(filters(status), own_filters() + 2, "{status}");
     }
     assert!(!is_dumpable(atlas.id()));
     assert_eq!(core_limit(atlas.id()), "0");
@@ -126,6 +136,22 @@ fn every_thread_has_dropped_its_capabilities() {
     // The interface goes with the descriptor, for which no privilege is needed.
     let links = lab.show(&["link", "show"]);
     assert!(!links.contains("atlas0"), "{links}");
+}
+
+#[test]
+fn system_calls_are_not_filtered_where_that_is_switched_off() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let file = directory.path().join("atlas.toml");
+    fs::write(&file, "seccomp = false\nlandlock = false\n").unwrap();
+    let words = ["--config", file.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    atlas.ready();
+    assert!(lab.curl(&["http://10.77.0.2/film.bin"]) == bytes);
+    for status in &threads(atlas.id()) {
+        assert_eq!(filters(status), own_filters(), "{status}");
+    }
+    stop(atlas);
 }
 
 #[test]
