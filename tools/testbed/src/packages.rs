@@ -40,8 +40,8 @@ pub const FOR_TESTS: [Package; 10] = [
     ),
 ];
 
-/// What `check` uses besides: a player, which is a hundred packages.
-pub const FOR_CHECKS: [Package; 1] = [package("ffmpeg", "ffmpeg")];
+/// What `check` uses besides: a player, which is a hundred packages, and a runtime of containers.
+pub const FOR_CHECKS: [Package; 2] = [package("ffmpeg", "ffmpeg"), package("crun", "crun")];
 
 /// A browser for `check`. Apart, because not every distribution has it as a package (Ubuntu does
 /// not): what cannot be found would keep apt-get from installing the rest.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::test::TestOptions;
-use crate::{boot, cargo, interop, lab, netns, simulate, skips, tidy};
+use crate::{boot, cargo, image, interop, lab, netns, simulate, skips, tidy};
 use testbed::packages;
 use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
@@ -45,6 +45,7 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let ahead = lab::build_ahead();
     netns::run_with_rights(&mut suite);
     interop::run_with_rights(&mut suite);
+    suite.run(image::CHECK, || image::check(&image::build_static()?));
     boot::run_with_rights(&mut suite);
     lab::run_disk_checks(&mut suite, ahead);
     simulate::run(&mut suite, simulate::Seeds::Most);

@@ -13,13 +13,16 @@
 mod boot;
 mod cargo;
 mod check;
+mod components;
 mod drill;
 mod fuzz;
+mod image;
 mod interop;
 mod lab;
 mod memory;
 mod netns;
 mod package;
+mod release;
 mod rights;
 mod simulate;
 mod skips;
@@ -68,6 +71,10 @@ enum Command {
     Netns(netns::NetnsOptions),
     /// Makes a Debian package of the released server
     Package(package::PackageOptions),
+    /// Makes an OCI image of the released server, without a container engine
+    Image(image::ImageOptions),
+    /// Makes all that is shipped: archive, Debian package, image, list of components, checksums
+    Release,
     /// Checks rules about the tree that no compiler checks; UPDATE_SNAPSHOTS=1 writes generated parts of documents
     Tidy,
 }
@@ -79,6 +86,8 @@ fn main() -> ExitCode {
         Command::Boot(options) => boot::run_command(options),
         Command::Check(options) => check::run_command(options),
         Command::Fuzz(options) => fuzz::run_command(options),
+        Command::Image(options) => image::run_command(options),
+        Command::Release => release::run_command(),
         Command::Netns(options) => netns::run_command(options),
         Command::Drill { files } => drill::run_command(files),
         Command::Interop(options) => interop::run_command(options),

@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use clap_complete::Shell;
 
+use crate::components;
 use testbed::process::{output, run};
 use testbed::program::Program;
 use testbed::{target_directory, workspace_root};
@@ -95,6 +96,11 @@ pub(crate) fn debian(atlas: &Path, version: &str) -> Result<PathBuf> {
     run(Command::new("strip").arg("--strip-debug").arg(&server))?;
     pages(&root)?;
     manual(&root)?;
+    put(
+        &root.join("usr/share/doc/atlas-server/components.cdx.json"),
+        components::json()?.as_bytes(),
+        false,
+    )?;
     let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
     let control = control(
         version,

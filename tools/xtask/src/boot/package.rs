@@ -29,23 +29,29 @@ const CHECKS: [(&str, Check); 3] = [
         upgrade,
     ),
     (
-        "what is removed leaves the configuration, what is purged nothing",
+        "what is removed leaves the conffiles, what is purged nothing",
         remove,
     ),
 ];
+
+/// The version that is upgraded, and the one that is released.
+const OLDER: &str = "0.1.0";
+const NEWER: &str = env!("CARGO_PKG_VERSION");
 
 /// Packs the server of the checkout and puts the package into the machine.
 fn pack(machine: &Machine, version: &str) -> Result<()> {
     let server = machine.path(CHECKOUT).join("target/release/atlas");
     let made = package::debian(&server, version)?;
-    let to = machine.path(&format!("root/{version}.deb"));
+    let to = machine.path(&format!("var/tmp/{version}.deb"));
     fs::copy(&made, &to).with_context(|| format!("copying {}", made.display()))?;
     Ok(())
 }
 
 fn install(machine: &Machine) -> Result<()> {
-    pack(machine, "1.0")?;
-    machine.shell("rm /usr/local/bin/atlas; dpkg --install /root/1.0.deb")?;
+    pack(machine, OLDER)?;
+    machine.shell(&format!(
+        "rm /usr/local/bin/atlas; dpkg --install /var/tmp/{OLDER}.deb"
+    ))?;
     machine.shell("! systemctl is-active atlas && ! systemctl is-enabled atlas")?;
     machine.shell("atlas serve /srv/video --config /etc/atlas/atlas.toml --check")?;
     machine.shell("systemctl enable --now atlas && systemctl is-active atlas")?;
@@ -57,12 +63,14 @@ fn install(machine: &Machine) -> Result<()> {
 fn upgrade(machine: &Machine) -> Result<()> {
     machine.shell(
         "sed -i 's/^log = \"info\"/log = \"warn\"/' /etc/atlas/atlas.toml; \
-         cp /etc/atlas/atlas.toml /root/mine.toml",
+         cp /etc/atlas/atlas.toml /var/tmp/mine.toml",
     )?;
     let started = "systemctl show atlas --property MainPID --value";
     let before = machine.shell(started)?;
-    pack(machine, "1.1")?;
-    machine.shell("dpkg --install /root/1.1.deb && cmp /root/mine.toml /etc/atlas/atlas.toml")?;
+    pack(machine, NEWER)?;
+    machine.shell(&format!(
+        "dpkg --install /var/tmp/{NEWER}.deb && cmp /var/tmp/mine.toml /etc/atlas/atlas.toml"
+    ))?;
     machine.shell(&format!(
         "systemctl is-active atlas && test $({started}) != {before}"
     ))?;
@@ -71,10 +79,17 @@ fn upgrade(machine: &Machine) -> Result<()> {
 }
 
 fn remove(machine: &Machine) -> Result<()> {
-    machine.shell("dpkg --remove atlas-server")?;
+    machine.shell(
+        "dpkg --listfiles atlas-server | while read -r it; do test -d $it || echo $it; done > /var/tmp/files; \
+         dpkg-query --showformat '${Conffiles}' --show atlas-server | awk 'NF { print $1 }' | sort > /var/tmp/kept; \
+         test $(wc -l < /var/tmp/kept) = 2 && dpkg --remove atlas-server",
+    )?;
+    let left = "while read -r it; do test ! -e $it || echo $it; done < /var/tmp/files | sort";
+    machine.shell(&format!("{left} | cmp - /var/tmp/kept"))?;
     machine
         .shell("! systemctl is-active atlas; ! test -e /usr/bin/atlas && ! ip link show atlas0")?;
-    machine
-        .shell("test -f /etc/atlas/atlas.toml; dpkg --purge atlas-server; ! test -e /etc/atlas")?;
+    machine.shell(&format!(
+        "dpkg --purge atlas-server; test -z \"$({left})\" && ! test -e /etc/atlas && ! test -e /var/log/atlas"
+    ))?;
     Ok(())
 }
