@@ -419,7 +419,10 @@ fn a_file_is_checked_with_all_that_it_names() {
     std::fs::write(&keys, "ab12\n").unwrap();
     let output = atlas(&["check", text(&file)]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let expected = format!("ok: {}: 1 site, 1 certificate\n", file.display());
+    let expected = format!(
+        "ok: {}: 1 site, 1 certificate\nnot compared with a running server: metrics is off\n",
+        file.display()
+    );
     assert_eq!(stdout(&output), expected);
     // Of all files it is told what is wrong.
     write("/no/such.pem");

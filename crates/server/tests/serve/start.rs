@@ -125,6 +125,40 @@ fn a_check_beside_the_server_that_runs_takes_its_interface_and_port_for_its_own(
     assert_eq!(atlas.end().code, Some(0));
 }
 
+#[test]
+fn a_check_of_a_file_says_what_it_would_change_of_the_server_that_runs() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let config = directory.path().join("atlas.toml");
+    let write = |text: &str| {
+        let text = format!("metrics = \"127.0.0.1:9100\"\n{text}");
+        std::fs::write(&config, text).unwrap();
+    };
+    let check = || {
+        let mut command = lab.command(env!("CARGO_BIN_EXE_atlas"));
+        let output = command.arg("check").arg(&config).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        said.split_once('\n').unwrap().1.to_owned()
+    };
+    write("slots = 256\n[[site]]\n");
+    let absent = "not compared: no server answered at 127.0.0.1:9100 (";
+    assert!(check().starts_with(absent), "{}", check());
+    let words = ["--config", config.to_str().unwrap()];
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    atlas.ready();
+    let same = "the server at 127.0.0.1:9100 has these settings already\n";
+    assert_eq!(check(), same);
+    write("slots = 512\n[[site]]\n[[site]]\nnames = [\"a.example\"]\n");
+    assert_eq!(
+        check(),
+        "of the server at 127.0.0.1:9100 this changes, where no flag of its start wins over the file:\n  \
+         slots: \"256\" -> \"512\": needs a restart\n  site: a.example is new: a reload applies it\n"
+    );
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
 /// As systemd does with what `dist/atlas.service` says.
 #[test]
 fn a_server_whose_interface_was_removed_is_worth_starting_until_that_is_back() {
