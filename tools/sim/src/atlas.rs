@@ -15,7 +15,7 @@ use link::Link;
 use link::sim::SimPort;
 use memory::{Arena, ArenaConfig, PageKind};
 use record::AeadLibrary;
-use session::{Conductor, Stray};
+use session::{Conductor, Process, Stray};
 use store::{Catalogue, CatalogueEntry, FileTime, Metadata, Store};
 use tcp::{FourTuple, Listener};
 use wire::MacAddress;
@@ -55,12 +55,14 @@ pub(crate) struct Atlas {
 
 /// Makes a server of one worker and the clients' end of its network.
 pub(crate) fn assemble(scenario: &Scenario) -> (Atlas, SimPort) {
-    assemble_worker(scenario, 0, &Rc::default())
+    assemble_worker(scenario, 0, 0, &Rc::default())
 }
 
-/// Makes one worker of a scenario and the clients' end of its queue. `occupancy` is of all workers.
+/// Makes one worker of a scenario, in the process of this number, and the clients' end of its queue. `occupancy` is of
+/// all workers.
 pub(crate) fn assemble_worker(
     scenario: &Scenario,
+    process: u8,
     number: u8,
     occupancy: &Rc<RefCell<Occupancy>>,
 ) -> (Atlas, SimPort) {
@@ -81,7 +83,10 @@ pub(crate) fn assemble_worker(
         link.borrow_slots(arena.slot_memory())
             .expect("invariant: the simulated link was told to");
     }
-    let mut conductor = Conductor::new(conductor_config(scenario, &link));
+    let mut config = conductor_config(scenario, &link);
+    // Each process has a secret of its own.
+    config.seed[0] ^= process;
+    let mut conductor = Conductor::new(config);
     conductor.set_other_workers(scenario.workers.count - 1);
     let tls = Handshaker::new(
         credentials::server_config(scenario.chain),
@@ -115,6 +120,27 @@ impl Atlas {
     /// Before a round: what another worker had no connection for.
     pub(crate) fn handle_stray(&mut self, now: Instant, stray: Stray) {
         self.worker.handle_stray(now, stray);
+    }
+
+    /// Another process takes over.
+    pub(crate) fn set_successor(&mut self) {
+        self.worker.set_successor(true);
+    }
+
+    /// It takes over from another process.
+    pub(crate) fn set_predecessor(&mut self) {
+        self.worker.set_predecessor(true);
+    }
+
+    /// Before a round: what another process had no connection for.
+    pub(crate) fn handle_crossing(&mut self, now: Instant, from: Process, message: &[u8]) {
+        let taken = self.worker.handle_crossing(now, from, message);
+        taken.expect("invariant: what one process writes the other can read");
+    }
+
+    /// After a round: what another process may have a connection for.
+    pub(crate) fn poll_crossing(&mut self) -> Option<(Process, Stray)> {
+        self.worker.poll_crossing()
     }
 
     /// After a round: what it has no connection for.
@@ -270,7 +296,7 @@ impl Atlas {
             Event::Abort => self.worker.abort_all(),
             Event::Change { object } => self.change(now, self.objects[object]),
             // The switch's.
-            Event::Resteer { .. } => {}
+            Event::Resteer { .. } | Event::TakeOver => {}
         }
     }
 

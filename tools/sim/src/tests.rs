@@ -177,6 +177,16 @@ fn connections_go_on_as_strays_when_their_segments_change_worker() {
 }
 
 #[test]
+fn connections_go_on_while_other_processes_take_over() {
+    let counters = ["tcp_crossed_count", "http_reply_count"];
+    let [crossed, replies] = sums("take-over", 0..2 * PRODUCT_SEEDS, counters);
+    assert!(
+        crossed > 1000,
+        "{crossed} segments crossed, {replies} replies"
+    );
+}
+
+#[test]
 fn a_run_of_the_product_repeats() {
     let run = |seed, theme| {
         let (outcome, frame_log) = crate::run(seed, theme, None, FrameLog::new(true, true));
@@ -202,7 +212,7 @@ fn a_run_of_the_product_repeats() {
 }
 
 /// The violation that shows each canary.
-const COMPLAINTS: [(Canary, &str, &str); 15] = [
+const COMPLAINTS: [(Canary, &str, &str); 16] = [
     (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
     (Canary::Slot, "swarm", "resources: "),
@@ -218,4 +228,5 @@ const COMPLAINTS: [(Canary, &str, &str); 15] = [
     (Canary::Loan, "lending", "wrong byte"),
     (Canary::Table, "famine", "the table was not full"),
     (Canary::Strays, "workers", "silence"),
+    (Canary::Strays, "take-over", "silence"),
 ];

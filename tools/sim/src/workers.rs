@@ -13,6 +13,9 @@
 //!   windows are reset for too little progress.
 //! * **Full mailboxes**: what finds no room is lost, as on the network.
 //!
+//! **Processes** take over from each other, each with workers of its own: from a moment on, the switch divides
+//! the clients' frames among those of the next. What crosses between two processes is lost, late and reordered.
+//!
 //! A single worker is driven as if this module did not exist. It refuses to look into the workers.
 //! Bounds: [`MAIL_MAX`] messages in a mailbox.
 
@@ -23,7 +26,7 @@ use std::rc::Rc;
 use clock::{Duration, Instant};
 use link::sim::SimPort;
 use link::steering::queue_of_seeded;
-use session::Stray;
+use session::{Process, Stray};
 
 use crate::atlas::{self, Atlas};
 use crate::client::Violation;
@@ -61,6 +64,25 @@ pub(crate) struct Workers {
     overflowed: u64,
     /// Whether strays are dropped: a canary.
     drops_strays: bool,
+    /// Workers of each process.
+    count: usize,
+    /// The process that has the link.
+    process: Rc<Cell<usize>>,
+    /// On their way between processes.
+    crossings: Vec<Crossing>,
+    lost_crossings_permille: u64,
+    crossing_delay_max: Duration,
+    /// Packets that crossed, and those that were lost on their way.
+    crossed: u64,
+    lost_crossings: u64,
+}
+
+/// A packet on its way to a worker of another process.
+struct Crossing {
+    at: Instant,
+    to: usize,
+    from: Process,
+    message: Vec<u8>,
 }
 
 /// What other workers send to one.
@@ -77,9 +99,10 @@ struct Mailbox {
 pub(crate) fn assemble(scenario: &Scenario) -> (Workers, Switch) {
     let steering = Rc::new(Cell::new(STEERING_SEED));
     let occupancy = Rc::default();
+    let process = Rc::new(Cell::new(0));
     let count = scenario.workers.count;
-    let (workers, ports): (Vec<_>, Vec<_>) = (0..count)
-        .map(|number| atlas::assemble_worker(scenario, number, &occupancy))
+    let (workers, ports): (Vec<_>, Vec<_>) = (0..count * scenario.workers.processes)
+        .map(|number| atlas::assemble_worker(scenario, number / count, number, &occupancy))
         .unzip();
     let server = Workers {
         mailboxes: workers.iter().map(|_| Mailbox::default()).collect(),
@@ -93,8 +116,21 @@ pub(crate) fn assemble(scenario: &Scenario) -> (Workers, Switch) {
         unnoticed: 0,
         overflowed: 0,
         drops_strays: false,
+        count: count.into(),
+        process: Rc::clone(&process),
+        crossings: Vec::new(),
+        lost_crossings_permille: scenario.workers.lost_crossings_permille,
+        crossing_delay_max: scenario.workers.crossing_delay_max,
+        crossed: 0,
+        lost_crossings: 0,
     };
-    (server, Switch { ports, steering })
+    let switch = Switch {
+        ports,
+        steering,
+        count: count.into(),
+        process,
+    };
+    (server, switch)
 }
 
 impl Workers {
@@ -127,10 +163,70 @@ impl Workers {
         }
         progressed |= worker.step(now);
         mailbox.is_due = progressed;
+        let first = number - number % self.count;
         while let Some(stray) = self.workers[number].poll_stray() {
-            self.carry(now, (number + 1) % self.workers.len(), stray);
+            self.carry(now, first + (number + 1) % self.count, stray);
+        }
+        while let Some((to, stray)) = self.workers[number].poll_crossing() {
+            self.cross(now, first, to, &stray);
         }
         progressed
+    }
+
+    /// Sends something to another process than the one whose first worker has this number.
+    fn cross(&mut self, now: Instant, first: usize, to: Process, stray: &Stray) {
+        let mut message = Vec::new();
+        let is_written = stray.write_message(&mut message);
+        if !is_written || self.drops_strays || self.rng.chance(self.lost_crossings_permille) {
+            self.lost_crossings += 1;
+            return;
+        }
+        self.crossed += 1;
+        let most = u64::try_from(self.crossing_delay_max.as_nanos()).expect("invariant: short");
+        let delay = Duration::from_nanos(self.rng.range(0..=most));
+        let (to, from) = match to {
+            Process::Predecessor => {
+                let queue = queue_of_seeded(&message[1..], self.count, self.steering.get());
+                (first - self.count + queue, Process::Successor)
+            }
+            Process::Successor => (first + self.count, Process::Predecessor),
+        };
+        self.crossings.push(Crossing {
+            at: now + delay,
+            to,
+            from,
+            message,
+        });
+    }
+
+    /// Hands over what has crossed; whether there was anything.
+    fn deliver_crossings(&mut self, now: Instant) -> bool {
+        let due: Vec<_> = (self.crossings)
+            .extract_if(.., |crossing| crossing.at <= now)
+            .collect();
+        for Crossing {
+            to, from, message, ..
+        } in &due
+        {
+            self.workers[*to].handle_crossing(now, *from, message);
+            self.mailboxes[*to].is_due = true;
+        }
+        !due.is_empty()
+    }
+
+    /// The next process takes over.
+    fn take_over(&mut self) {
+        let process = self.process.get();
+        self.process.set(process + 1);
+        let first = process * self.count;
+        let (old, new) = (
+            first..first + self.count,
+            first + self.count..first + 2 * self.count,
+        );
+        self.workers[old].iter_mut().for_each(Atlas::set_successor);
+        self.workers[new]
+            .iter_mut()
+            .for_each(Atlas::set_predecessor);
     }
 
     fn carry(&mut self, now: Instant, to: usize, stray: Stray) {
@@ -159,18 +255,20 @@ impl Workers {
         if let [worker] = &mut self.workers[..] {
             return worker.step(now);
         }
+        let has_crossed = self.deliver_crossings(now);
         let numbers = 0..self.workers.len();
         let rounds = numbers.map(|number| self.step_one(now, number));
         // All of them have their round.
         let progressed = rounds.fold(false, |any, one| any | one);
-        progressed || self.mailboxes.iter().any(|mailbox| mailbox.is_due)
+        progressed || has_crossed || self.mailboxes.iter().any(|mailbox| mailbox.is_due)
     }
 
     /// When `step` next has work, disks included; `None`: only a frame wakes it.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let workers = self.workers.iter().filter_map(Atlas::poll_timeout);
         let mailboxes = self.mailboxes.iter().filter_map(|mailbox| mailbox.due_at);
-        workers.chain(mailboxes).min()
+        let crossings = self.crossings.iter().map(|crossing| crossing.at);
+        workers.chain(mailboxes).chain(crossings).min()
     }
 
     /// An event of the scenario.
@@ -178,6 +276,9 @@ impl Workers {
         if let Event::Resteer { seed } = event {
             self.steering.set(seed);
             return;
+        }
+        if event == Event::TakeOver {
+            return self.take_over();
         }
         for (worker, mailbox) in self.workers.iter_mut().zip(&mut self.mailboxes) {
             worker.handle_event(now, event);
@@ -258,6 +359,8 @@ impl Workers {
                 (CARRIED, self.carried),
                 ("sim_unnoticed_strays", self.unnoticed),
                 ("sim_overflowed_strays", self.overflowed),
+                ("sim_crossed_packets", self.crossed),
+                ("sim_lost_crossings", self.lost_crossings),
             ]);
         }
         sums
@@ -283,6 +386,9 @@ fn sums(lists: impl Iterator<Item = Vec<(&'static str, u64)>>) -> Vec<(&'static 
 pub(crate) struct Switch {
     ports: Vec<SimPort>,
     steering: Rc<Cell<u32>>,
+    /// Workers of each process, and the process that has the link.
+    count: usize,
+    process: Rc<Cell<usize>>,
 }
 
 impl Switch {
@@ -293,8 +399,8 @@ impl Switch {
 
     /// A client sends a frame.
     pub(crate) fn transmit(&mut self, now: Instant, frame: Vec<u8>) {
-        let queue = queue_of_seeded(&frame, self.ports.len(), self.steering.get());
-        self.ports[queue].send(now, frame);
+        let queue = queue_of_seeded(&frame, self.count, self.steering.get());
+        self.ports[self.process.get() * self.count + queue].send(now, frame);
     }
 
     /// When a frame next reaches either end.

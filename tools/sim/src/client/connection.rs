@@ -176,6 +176,9 @@ impl Connection {
         let evicted = |may_be_broken| refused(may_be_broken).filter(|_| between);
         let has_come = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
         let closed = (has_come(permits.closes_at) && between).then_some(Excuse::Closed);
+        // After a reply that says so; what was asked behind it is not answered.
+        let handed = (has_come(permits.hands_over_at) && between).then_some(Excuse::Closed);
+        let closed = closed.or(handed);
         let aborted = has_come(permits.aborts_at).then_some(Excuse::Closed);
         match ending {
             Ending::Refused => match self.reader.refused {

@@ -654,6 +654,8 @@ pub(crate) struct Permits {
     pub(crate) worn_keys: bool,
     /// From then on the server closes connections between replies and refuses new ones.
     pub(crate) closes_at: Option<Instant>,
+    /// From then on the server closes connections between replies.
+    pub(crate) hands_over_at: Option<Instant>,
     /// From then on the server resets connections.
     pub(crate) aborts_at: Option<Instant>,
 }

@@ -84,6 +84,8 @@ pub(crate) enum Event {
         /// The seed.
         seed: u32,
     },
+    /// Another process takes over.
+    TakeOver,
 }
 
 /// The workers of a run.
@@ -93,6 +95,12 @@ pub(crate) struct WorkersPlan {
     pub(crate) count: u8,
     /// Thousandths of the messages from worker to worker that wake nobody.
     pub(crate) lost_wake_ups_permille: u64,
+    /// Processes, of which each but the first takes over from the one before; each has as many workers.
+    pub(crate) processes: u8,
+    /// Thousandths of the packets from process to process that are lost.
+    pub(crate) lost_crossings_permille: u64,
+    /// How long these take at most.
+    pub(crate) crossing_delay_max: Duration,
 }
 
 /// All parameters and events of a run.
@@ -231,6 +239,9 @@ impl Scenario {
             workers: WorkersPlan {
                 count: 1,
                 lost_wake_ups_permille: 0,
+                processes: 1,
+                lost_crossings_permille: 0,
+                crossing_delay_max: Duration::ZERO,
             },
             server_seed,
             fault_seed,
@@ -284,6 +295,7 @@ impl Scenario {
             busy: self.store.objects_max < HANDLES_MAX,
             worn_keys: self.session.key_records_max < u64::MAX,
             closes_at: self.when(Event::ShutDown),
+            hands_over_at: self.when(Event::TakeOver),
             aborts_at: self.when(Event::Abort),
             lateness: paths.into_iter().any(delays)
                 || outages
@@ -374,6 +386,7 @@ impl Scenario {
             return;
         }
         let mut rng = Rng::new(seed, 7);
+        self.draw_take_overs(seed, theme);
         self.workers.count = rng.pick(&[1, 2, 2, 5]);
         let loses_wake_ups = rng.chance(500);
         let permille = rng.log_range(1..=500);
@@ -386,6 +399,27 @@ impl Scenario {
             let seed = rng.range(0..=u32::MAX.into());
             let seed = u32::try_from(seed).expect("invariant: 32 bits");
             self.events.push((at, Event::Resteer { seed }));
+        }
+        self.events.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Draws when other processes take over, from a stream of their own.
+    fn draw_take_overs(&mut self, seed: u64, theme: &Theme) {
+        if !theme.allows(Fault::TakeOver) {
+            return;
+        }
+        let mut rng = Rng::new(seed, 10);
+        let loses = rng.chance(500);
+        let permille = rng.log_range(1..=200);
+        if loses {
+            self.workers.lost_crossings_permille = permille;
+        }
+        self.workers.crossing_delay_max = rng.log_micros(1..=50_000);
+        let mut at = self.epoch;
+        for _ in 0..rng.range(1..=3) {
+            at += rng.log_micros(1_000..=2_000_000);
+            self.workers.processes += 1;
+            self.events.push((at, Event::TakeOver));
         }
         self.events.sort_by_key(|(at, _)| *at);
     }

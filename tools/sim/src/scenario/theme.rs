@@ -48,6 +48,8 @@ pub(super) enum Fault {
     SynFlood,
     /// Several workers, mostly; no fault by itself. Only in its own theme.
     Workers,
+    /// Other processes take over; no fault by itself. Only in its own theme.
+    TakeOver,
 }
 
 /// A set of faults.
@@ -131,7 +133,7 @@ pub(crate) struct Theme {
 }
 
 const NO_FAULT: Swarm = Swarm::of(&[Tls, Lending]);
-const EVERY_FAULT: Swarm = Swarm(u32::MAX).without(Swarm::of(&[SynFlood, Workers]));
+const EVERY_FAULT: Swarm = Swarm(u32::MAX).without(Swarm::of(&[SynFlood, Workers, TakeOver]));
 const OF_TLS: Swarm = Swarm::of(&[Tls, WornKeys, Unnoticed, Flood]);
 
 /// A theme without faults but these.
@@ -290,6 +292,28 @@ pub(crate) const THEMES: &[Theme] = &[
             Misconduct,
             BlindAttack,
             Abusive,
+            KeptSlots,
+        ],
+    ),
+    theme(
+        "take-over",
+        "other processes take over, and what crosses between them is lost, late and reordered",
+        &[
+            TakeOver,
+            Workers,
+            Loss,
+            Reorder,
+            Duplicate,
+            Corrupt,
+            Rate,
+            NarrowPath,
+            Stuck,
+            Partials,
+            SlotFamine,
+            TransmitFamine,
+            Outages,
+            Misconduct,
+            BlindAttack,
             KeptSlots,
         ],
     ),
