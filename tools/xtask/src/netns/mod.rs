@@ -11,6 +11,7 @@ mod https;
 mod identities;
 mod setup;
 mod strays;
+mod take_over;
 mod trouble;
 
 use std::collections::VecDeque;
@@ -52,6 +53,9 @@ pub(crate) struct NetnsOptions {
     /// Only content that changes, each kind for so long, with more workers and paces
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     changes: Option<u64>,
+    /// Only viewers in mid-stream while other processes take over so many times, and nginx reloads
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100))]
+    take_over: Option<u32>,
 }
 
 /// Numbers of workers, the links that are tried with each number unless others are asked for, whether
@@ -124,6 +128,15 @@ pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
             let atlas = Program::Atlas.find(options.atlas.as_deref())?;
             let time = Duration::from_secs(seconds);
             changing::run_for(&mut suite, &atlas, &Identities::new()?, time);
+        }
+        None if let Some(times) = options.take_over => {
+            let atlas = Program::Atlas.find(options.atlas.as_deref())?;
+            let (library, identities) = (Library::new()?, Identities::new()?);
+            let links = match options.links.as_slice() {
+                [] => LinkKind::value_variants(),
+                chosen => chosen,
+            };
+            take_over::run(&mut suite, (&atlas, &library, &identities), links, times);
         }
         None => run(&mut suite, options),
     }
@@ -223,6 +236,9 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
 /// Passes at once: they mostly wait. More would keep a machine of two processors from others' deadlines.
 const AT_ONCE: usize = 3;
 
+/// How often other processes take over, of those links.
+const TAKE_OVERS: u32 = 4;
+
 /// A link, and a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pass {
@@ -273,6 +289,13 @@ impl Run<'_> {
             quick: self.quick,
         };
         checks.run(suite);
+        match link {
+            LinkKind::Packet | LinkKind::Tap if is_first && !self.quick => {
+                let served = (atlas.as_path(), library, self.identities);
+                take_over::run_one(suite, served, link, TAKE_OVERS);
+            }
+            _ => {}
+        }
         match link {
             LinkKind::Packet if is_first && !self.quick => {
                 black_hole::run(suite, atlas, library);
