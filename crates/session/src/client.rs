@@ -16,6 +16,7 @@ use wire::{MacAddress, Path, Route, TcpRepr};
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
 use crate::forwarded::Forwarded;
 use crate::input::{HeadProgress, InputBuffer};
+use crate::kept_slots::{ClientKept, KeptSlots, ReadAhead};
 use crate::rates::Rates;
 use crate::read_budget::ReadBudget;
 use crate::request_log::Replies;
@@ -131,6 +132,8 @@ pub(crate) struct Client {
     pub(crate) serial: u32,
     /// How much of the head at the start of `input` was scanned.
     pub(crate) head: HeadProgress,
+    /// Its slots that are kept.
+    pub(crate) kept: ClientKept,
     /// What will be reported of the replies in the stream.
     pub(crate) replies: Replies,
     /// How many bytes may be read from the disk for this client.
@@ -160,10 +163,18 @@ pub(crate) struct Client {
     pub(crate) tcp: Connection,
     /// Where its last segment came from. Frames go there, but while that does not answer.
     pub(crate) heard_from: MacAddress,
+    /// Whether its reads take more than is demanded.
+    pub(crate) ahead: ReadAhead,
+    /// What few clients have; `None`: this one has nothing of it.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Debug, Default)]
+struct Rare {
     /// A trusted proxy forwards this connection. `None`: it is its peer's own.
-    forwarded: Option<Box<Forwarded>>,
+    forwarded: Option<Forwarded>,
     /// What rules say of it, if they said anything.
-    ruled: Option<Box<Ruled>>,
+    ruled: Option<Ruled>,
 }
 
 /// What rules say of a connection.
@@ -194,12 +205,13 @@ impl Client {
             input: InputBuffer::default(),
             head: HeadProgress::default(),
             stream: StreamMap::default(),
-            forwarded: None,
+            rare: None,
             is_forwarded: false,
             is_ruled: false,
             is_private: false,
-            ruled: None,
             asked_us: low_micros(now),
+            kept: ClientKept::default(),
+            ahead: ReadAhead::default(),
             replies: Replies::default(),
             tls: None,
             fetches: VecDeque::new(),
@@ -219,21 +231,21 @@ impl Client {
         if !self.is_forwarded {
             return peer;
         }
-        let forwarded = self.forwarded.as_ref();
-        forwarded
-            .and_then(|forwarded| forwarded.source())
-            .unwrap_or(peer)
+        let rare = self.rare.as_ref();
+        let forwarded = rare.and_then(|rare| rare.forwarded.as_ref());
+        forwarded.and_then(Forwarded::source).unwrap_or(peer)
     }
 
     /// A trusted proxy forwards this connection.
     pub(crate) fn await_preface(&mut self) {
         self.is_forwarded = true;
-        self.forwarded = Some(Box::new(Forwarded::new()));
+        self.rare.get_or_insert_default().forwarded = Some(Forwarded::new());
     }
 
     /// What is the client's of the text on a connection that is forwarded.
     pub(crate) fn take_preface<'a>(&mut self, text: &'a [u8]) -> Result<&'a [u8], PrefaceProblem> {
-        match &mut self.forwarded {
+        let rare = self.rare.as_mut();
+        match rare.and_then(|rare| rare.forwarded.as_mut()) {
             Some(forwarded) => forwarded.take(text),
             None => Ok(text),
         }
@@ -264,12 +276,13 @@ impl Client {
 
     fn ruled(&mut self) -> &mut Ruled {
         self.is_ruled = true;
-        self.ruled.get_or_insert_default()
+        let rare = self.rare.get_or_insert_default();
+        rare.ruled.get_or_insert_default()
     }
 
     /// It is sent no reply: it is not counted.
     pub(crate) fn give_back(&mut self) {
-        if let Some(ruled) = &mut self.ruled {
+        if let Some(ruled) = self.rare.as_mut().and_then(|rare| rare.ruled.as_mut()) {
             ruled.held = None;
         }
     }
@@ -352,9 +365,26 @@ impl Client {
         }
     }
 
+    /// Everything before it must not change any more: it was claimed, or read and maybe sealed.
+    pub(crate) fn fixed_to(&self) -> StreamOffset {
+        let claimed = self.tcp.claimed_once();
+        self.tls
+            .as_ref()
+            .map_or(claimed, |tls| claimed.max(tls.read_to))
+    }
+
     /// What is fetched of the stream from `start` on is not needed: none of it was sent. Reads under way come
     /// back with their completions.
-    pub(crate) fn drop_fetches(&mut self, arena: &mut Arena, start: StreamOffset) {
+    pub(crate) fn drop_fetches(
+        &mut self,
+        arena: &mut Arena,
+        kept: &mut KeptSlots,
+        start: StreamOffset,
+    ) {
+        kept.release_behind(arena, &mut self.kept, start);
+        if let Some(tls) = &mut self.tls {
+            tls.read_to = tls.read_to.min(start);
+        }
         // Claims are given back newest first. What is sent again is before `start`, and stays.
         for place in (0..self.fetches.len()).rev() {
             let is_meant = |fetch: &Fetch| fetch.plan.range.end > start;
@@ -469,7 +499,7 @@ impl Client {
     #[inline]
     pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
         if self.is_ruled
-            && let Some(ruled) = &mut self.ruled
+            && let Some(ruled) = self.rare.as_mut().and_then(|rare| rare.ruled.as_mut())
             && let Some(rate) = ruled.rates.advance(self.tcp.claimed_once())
         {
             self.tcp.set_rate_max(rate);

@@ -189,6 +189,10 @@ counters! {
         pub session_read_bytes: u64,
         /// Reads of `session_read_count` for retransmissions.
         pub session_reread_count: u64,
+        /// Fetches from a read buffer that was kept, without a read.
+        pub session_kept_fetch_count: u64,
+        /// Read buffers that were kept and given up before all of their bytes were sent.
+        pub session_kept_given_up_count: u64,
         /// Times a read was deferred because its connection had used its read budget.
         pub session_read_deferred_count: u64,
         /// Times a read was deferred because its device had as many reads in progress as it may have.

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod age_list;
 mod client;
 mod conductor;
 mod connection_trace;
@@ -26,8 +27,8 @@ mod counters;
 mod device_reads;
 mod fetch;
 mod forwarded;
-mod idle_list;
 mod input;
+mod kept_slots;
 mod listing;
 mod next_hops;
 mod outbox;
@@ -129,6 +130,9 @@ pub struct Config {
     /// devices, each may have at most as many as are still free: the first device that hangs gets
     /// half of them.
     pub reads_max: usize,
+    /// Most slots that are kept after a burst was sent from them, for the next bursts of their clients and for what is
+    /// lost; 65,535 at most count. 0: none, and each burst is read by itself.
+    pub kept_slots_max: usize,
 }
 
 /// Of a manifest that is rewritten 200 times a second, with nine runnable threads for each processor, 5 replies in
@@ -166,6 +170,7 @@ impl Default for Config {
             read_limits: ReadLimits::default(),
             beginnings_max: BEGINNINGS_MAX,
             reads_max: 128,
+            kept_slots_max: 64,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! queue, and [`HANDSHAKES_MAX`] that were begun.
 
 use record::{AlertDescription, CONTENT_BYTES_MAX, HEADER_BYTES, Inbound, KEY_UPDATE, Version};
+use tcp::StreamOffset;
 
 use crate::input::InputBuffer;
 use crate::stream_map::RECORDS_PER_FETCH_MAX;
@@ -62,6 +63,8 @@ pub(crate) struct Tls {
     owes_close_notify: bool,
     /// The client asked for renegotiation, and was refused.
     pub(crate) has_refused_renegotiation: bool,
+    /// Where what was read of the stream ends, some of it maybe sealed and not claimed yet.
+    pub(crate) read_to: StreamOffset,
     /// What the handshake agreed on; `None`: it is not complete.
     pub(crate) session: Option<TlsSession>,
 }
@@ -110,6 +113,7 @@ impl Tls {
             key_margin: KEY_MARGIN_RECORDS,
             owes_close_notify: false,
             has_refused_renegotiation: false,
+            read_to: StreamOffset::ZERO,
             session: None,
         }
     }

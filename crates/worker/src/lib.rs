@@ -173,6 +173,8 @@ counters! {
         memory_free_slots: Gauge,
         /// Read buffers that the network device has not read yet, of frames sent without a copy.
         memory_lent_slots: Gauge,
+        /// Read buffers that were sent from and are kept, for the next bursts of their clients and for what is lost.
+        memory_kept_slots: Gauge,
         /// Read buffers that may be in use now: as many as keep the disk and the network device busy.
         memory_limit_slots: Gauge,
         /// Read buffers in all.
@@ -428,9 +430,10 @@ impl<L: Link, D: Disk> Worker<L, D> {
         Ok(count)
     }
 
-    /// Slots in use.
+    /// Slots in use, but for those that are kept for bursts to come.
     fn in_use(&self) -> usize {
-        self.arena.slot_count() - self.arena.free_count()
+        let taken = self.arena.slot_count() - self.arena.free_count();
+        taken.saturating_sub(self.conductor.kept_slots())
     }
 
     /// Slots on loan that the link's device has read.
@@ -818,6 +821,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
             server_open_connections: gauge(self.connection_count()),
             memory_free_slots: gauge(self.arena.free_count()),
             memory_lent_slots: gauge(self.arena.lent_count()),
+            memory_kept_slots: gauge(self.conductor.kept_slots()),
             memory_limit_slots: gauge(self.slots.limit()),
             memory_all_slots: gauge(self.arena.slot_count()),
             ..self.counters

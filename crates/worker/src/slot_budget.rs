@@ -20,8 +20,8 @@
 //! that last longer than [`OVERDUE_AFTER`] do not count, so that a device which forgets some costs these slots and not the
 //! service.
 //!
-//! A state to come, slots that keep what was sent for others to be sent again, is to be a part of what is in use: it gives
-//! way before a read is held back, and is bounded by what the limit leaves.
+//! Slots that are kept for bursts to come are not in use: they are bounded by themselves, and given up when no other is
+//! free (`session::kept_slots`).
 //!
 //! It refuses to go below [`LEAST`], where system calls would have less to share, and above the slots there are.
 

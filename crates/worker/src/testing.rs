@@ -189,6 +189,8 @@ pub(crate) fn conductor(
         // Below TCP's keep-alive: the first timer of a connection that asks for nothing.
         idle_timeout: Duration::from_secs(50),
         reads_max,
+        // Tests count slots and reads.
+        kept_slots_max: 0,
         ..session::Config::default()
     })
 }

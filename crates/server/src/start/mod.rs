@@ -85,7 +85,9 @@ pub(crate) use probe::{Probed, probe_path};
 
 use content::Content;
 
-use storage::{Storage, handles_max, open_store, raise_descriptor_limit, reads_max};
+use storage::{
+    Storage, handles_max, kept_slots_max, open_store, raise_descriptor_limit, reads_max,
+};
 use worker_disk::WorkerDisk;
 use worker_link::WorkerLink;
 
@@ -674,6 +676,7 @@ fn conductor_config(
         seed,
         unix_seconds_at_start: wall_clock::now().whole_seconds(),
         reads_max: reads_max(limits),
+        kept_slots_max: kept_slots_max(limits),
         ..settings.conductor.clone()
     }
 }

@@ -93,6 +93,11 @@ pub(super) fn reads_max(limits: &Limits) -> usize {
         .expect("invariant: a usize has at least 32 bits")
 }
 
+/// Most slots that are kept between bursts: half of them, so that the other half is for reads.
+pub(super) const fn kept_slots_max(limits: &Limits) -> usize {
+    limits.slots as usize / 2
+}
+
 /// How many objects may be open in all, given the limit of descriptors: at least one for each worker.
 pub(super) fn objects_max(
     configured: Option<usize>,

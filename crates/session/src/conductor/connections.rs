@@ -20,8 +20,8 @@ use wire::Route;
 
 use super::ahead::prefetch_timers;
 use crate::TlsToken;
+use crate::age_list::AgeList;
 use crate::client::Client;
-use crate::idle_list::IdleList;
 use crate::shortest_rtt::ShortestRtt;
 use crate::slab::Slab;
 use crate::sources::Sources;
@@ -81,7 +81,7 @@ pub(super) struct Connections {
     /// The key of the first half-open connection.
     half_open_key: u32,
     /// Clients that wait for a request.
-    idle: IdleList,
+    idle: AgeList,
     /// Clients by source.
     pub(super) sources: Sources,
     /// Where the next search for a connection to evict begins.
@@ -102,7 +102,7 @@ impl Connections {
             time_wait: TimeWaitTable::new(TIME_WAIT_MAX),
             timers: TimerQueue::new(clients_max + half_opens),
             half_open_key: u32::try_from(clients_max).unwrap_or(u32::MAX),
-            idle: IdleList::new(clients_max),
+            idle: AgeList::new(clients_max),
             sources: Sources::new(clients_max, per_source_max, key),
             eviction_cursor: 0,
             last_serial: 0,

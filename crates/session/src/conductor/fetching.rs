@@ -5,9 +5,11 @@ use memory::{Arena, FilledSlot, FreeSlot};
 use tcp::{Claim, Credit, Demand};
 
 use super::Conductor;
+use super::opening::SEALED_UNIT_BYTES;
 use crate::client::Client;
 use crate::device_reads::DeviceIndex;
-use crate::fetch::{self, Arrived, Fetch, FetchPlan, FetchState};
+use crate::fetch::{self, Arrived, Fetch, FetchLimits, FetchPlan, FetchState};
+use crate::kept_slots::{AHEAD_TIME, KeptSlots};
 use crate::read_budget::ReadCost;
 use crate::{ReadError, ReadLimits, ReadPlan, TraceEvent, Warning};
 
@@ -18,6 +20,8 @@ impl Conductor {
     /// The next read to enqueue, its slot already reserved. Clients take turns of up to eight
     /// reads each.
     pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
+        self.kept.expire(now, arena);
+        self.telemetry.counters.session_kept_given_up_count = self.kept.given_up_count();
         let limits = self.fetch_limits(arena);
         while let Some(index) = self.reads.next(&self.connections.clients) {
             let Some(client) = self.connections.clients.entry_mut(index) else {
@@ -36,13 +40,16 @@ impl Conductor {
             {
                 continue;
             }
-            let Some(plan) = fetch::plan(&demand, &client.stream, limits) else {
+            let Some(plan) = client.plan(&demand, limits, &self.kept) else {
                 client.tcp.on_no_demand();
                 continue;
             };
             let counters = &mut self.telemetry.counters;
             if !self.reads.has_room(index, client, &plan, counters) {
                 continue;
+            }
+            if plan.read.is_some() && arena.free_count() == 0 {
+                self.kept.make_room(arena);
             }
             if plan.read.is_some() && arena.free_count() == 0 {
                 self.telemetry.counters.session_slot_famine_count += 1;
@@ -79,6 +86,10 @@ impl Conductor {
         let id = self.reads.next_fetch();
         let claim = client.tcp.claim(now, demand, plan.range.end);
         let read = client.begin(now, id, plan, claim, index, slot);
+        if let Some(key) = plan.kept {
+            self.kept.plan(key, plan.range.start);
+            self.telemetry.counters.session_kept_fetch_count += 1;
+        }
         if let Some(read) = &read {
             self.telemetry
                 .record(now, client, || TraceEvent::ReadBegun {
@@ -177,6 +188,7 @@ impl Conductor {
                 fetch.state = FetchState::Ready(Some(Arrived {
                     slot,
                     is_sealed: false,
+                    usable_from: fetch.plan.text_end(),
                 }));
                 if self.reads.devices.are_many() {
                     // A read from another device may have waited for this one.
@@ -241,6 +253,53 @@ impl Client {
         Ok(())
     }
 
+    /// Decides what to fetch for a demand; `None`: wait for more credit, or for the read that brings its first bytes.
+    #[inline]
+    fn plan(
+        &mut self,
+        demand: &Demand,
+        limits: FetchLimits,
+        kept_slots: &KeptSlots,
+    ) -> Option<FetchPlan> {
+        let kept = kept_slots.find(&self.kept, demand.range.start);
+        if kept.is_none() && self.is_being_read(demand) {
+            return None;
+        }
+        let is_small = demand.range.bytes() * 2 <= limits.slot_bytes;
+        let ahead_bytes = if is_small && kept.is_none() && !demand.is_retransmission {
+            self.ahead_bytes(kept_slots)
+        } else {
+            0
+        };
+        let limits = FetchLimits {
+            ahead_bytes,
+            ..limits
+        };
+        fetch::plan(demand, &self.stream, limits, kept)
+    }
+
+    /// How much of the stream a read may take if its demand is for less.
+    fn ahead_bytes(&mut self, kept_slots: &KeptSlots) -> u64 {
+        let may_be = kept_slots.may_read_ahead(&mut self.kept, &mut self.ahead);
+        if self.tls.is_some() {
+            // If nothing is kept, a part of a record costs as much as the whole.
+            let unit = if may_be { 0 } else { SEALED_UNIT_BYTES };
+            self.tcp.set_burst_unit(unit);
+        }
+        let bytes = self.tcp.paced_bytes(AHEAD_TIME).filter(|_| may_be);
+        bytes.unwrap_or(0)
+    }
+
+    /// Whether the first bytes of a demand are being read, with others before them.
+    fn is_being_read(&self, demand: &Demand) -> bool {
+        if demand.is_retransmission {
+            return false;
+        }
+        let start = demand.range.start;
+        let latest = self.fetches.iter().rev().find_map(|fetch| fetch.plan.read);
+        latest.is_some_and(|read| read.stream_start <= start && start < read.end)
+    }
+
     /// Begins a fetch; returns the read it needs.
     fn begin(
         &mut self,
@@ -262,6 +321,10 @@ impl Client {
             state,
         });
         let (read, slot) = plan.read.zip(slot)?;
+        self.ahead.on_read();
+        if let Some(tls) = &mut self.tls {
+            tls.read_to = tls.read_to.max(read.end);
+        }
         Some(ReadPlan {
             object: read.object.handle,
             offset_bytes: read.offset_bytes,
@@ -278,7 +341,7 @@ impl FetchPlan {
         self.read.map_or(0, |read| {
             let content = match read.records {
                 Some(records) => records.all_content_bytes(),
-                None => self.range.end.since(read.stream_start),
+                None => read.end.since(read.stream_start),
             };
             u64::from(read.skip_bytes) + content
         })

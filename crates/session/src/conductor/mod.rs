@@ -16,6 +16,7 @@
 //! | `connections` | four-tuples, half-open connections, clients, TIME-WAIT, deadlines, sources |
 //! | `handshakes` | what the TLS handshaker is asked for |
 //! | `reads` | whose turn it is to read, and reads under way by device |
+//! | `kept_slots` | slots that were sent from and are kept |
 //! | `transmit_queues` | clients with something to send, answers, resets |
 //! | `listening` | which SYNs are accepted, SYN cookies |
 //! | `answer_limits` | how many challenge ACKs and resets a second |
@@ -58,6 +59,7 @@ use wire::{Ecn, Path, TcpRepr};
 use crate::address::Defense;
 use crate::client::Exchange;
 use crate::fetch::FetchLimits;
+use crate::kept_slots::KeptSlots;
 use crate::next_hops::NextHops;
 use crate::reassembly::Reassembly;
 use crate::run_queue::RunQueue;
@@ -109,6 +111,7 @@ pub struct Conductor {
     connections: Connections,
     handshakes: Handshakes,
     reads: Reads,
+    kept: KeptSlots,
     outgoing: TransmitQueues,
     listening: Listening,
     answer_limits: AnswerLimits,
@@ -144,6 +147,7 @@ impl Conductor {
             connections: Connections::new(clients, config.connections_per_source_max, table_key),
             handshakes: Handshakes::new(clients),
             reads: Reads::new(config.reads_max, clients),
+            kept: KeptSlots::new(config.kept_slots_max),
             outgoing: TransmitQueues::new(clients),
             listening: Listening::new(&config, listener_key),
             answer_limits: AnswerLimits::new(listener_key),
@@ -282,11 +286,18 @@ impl Conductor {
         tls.sealed.moved_bytes + client.input.moved_bytes
     }
 
+    /// Slots that were sent from and are kept.
+    #[must_use]
+    pub fn kept_slots(&self) -> usize {
+        self.kept.count()
+    }
+
     /// How much one frame and one read can hold.
     fn fetch_limits(&self, arena: &Arena) -> FetchLimits {
         FetchLimits {
             frame_bytes: self.frame_bytes(),
             slot_bytes: u64::from(arena.slot_bytes()),
+            ahead_bytes: 0,
         }
     }
 

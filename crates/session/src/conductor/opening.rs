@@ -19,9 +19,10 @@ use crate::client::Client;
 use crate::tls::Tls;
 use crate::{TraceEnd, Warning};
 
-/// What is sealed in one piece, bytes: sending a part of a record costs reading and sealing all of it.
+/// What is sealed in one piece, bytes: where no slot is kept, sending a part of a record costs reading and sealing all of
+/// it.
 #[expect(clippy::cast_possible_truncation, reason = "a record has 16 KiB")]
-const SEALED_UNIT_BYTES: u32 = record::RECORD_BYTES_MAX as u32;
+pub(super) const SEALED_UNIT_BYTES: u32 = record::RECORD_BYTES_MAX as u32;
 
 impl Conductor {
     /// LISTEN, or CLOSED (RFC 9293 s3.10.7.1-2). `iss_min` is the least initial sequence number

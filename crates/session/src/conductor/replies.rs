@@ -289,7 +289,7 @@ impl Conductor {
         if client.stream.take_back_reply(&mut self.released).is_none() {
             return false;
         }
-        client.drop_fetches(arena, start);
+        client.drop_fetches(arena, &mut self.kept, start);
         client.tcp.withdraw_unsent(now, start);
         self.telemetry.forget_last_request(client);
         self.telemetry.counters.session_reply_anew_count += 1;

@@ -118,7 +118,7 @@ impl Conductor {
                 }
             }
             Some(Direction::Send) if !client.is_write_closed() => {
-                let claimed = client.tcp.claimed_once();
+                let claimed = client.fixed_to();
                 let sealer = Rc::new(Sealer::with_library(library, key));
                 let added = client.stream.rekey(claimed, KEY_UPDATE_TEXT, sealer);
                 client.tcp.append(now, added);
@@ -231,7 +231,7 @@ impl Conductor {
         if is_write_closed {
             return;
         }
-        let claimed = client.tcp.claimed_once();
+        let claimed = client.fixed_to();
         let unsent = client.stream.content_behind(claimed);
         let dropped = client.stream.truncate(claimed, &mut self.released);
         self.telemetry.log_cut(now, client, &unsent);

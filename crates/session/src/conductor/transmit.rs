@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use clock::Instant;
-use memory::Arena;
+use memory::{Arena, FilledSlot};
 use tcp::{Framing, StreamRange};
 use wire::{Ecn, HEADERS_BYTES_MAX, Offload, Outgoing, Route, Segmentation, TcpChecksum, TcpRepr};
 
@@ -13,7 +13,8 @@ use super::ahead::prefetch_turns;
 use super::telemetry::Telemetry;
 use super::transmit_queues::TransmitQueues;
 use crate::client::Client;
-use crate::fetch::{Fetch, FetchState};
+use crate::fetch::{Arrived, Fetch, FetchPlan, FetchState, ReadShape};
+use crate::kept_slots::{Kept, KeptSlots, ReadAhead};
 use crate::stream_map::{ContentChanged, RecordRun, StreamMap};
 use crate::{Config, TransmitProgress, Transmitted, Warning};
 
@@ -43,10 +44,13 @@ impl Conductor {
             };
             let mut sender = Sender {
                 now,
-                config: &self.config,
                 telemetry: &mut self.telemetry,
-                outgoing: &mut self.outgoing,
-                sink: &mut *sink,
+                kept: &mut self.kept,
+                frames: Frames {
+                    config: &self.config,
+                    outgoing: &mut self.outgoing,
+                    sink: &mut *sink,
+                },
             };
             match sender.serve(client, arena) {
                 Ok(progress) => {
@@ -81,8 +85,14 @@ impl Conductor {
 /// The state needed to send one client's frames.
 struct Sender<'a, 's> {
     now: Instant,
-    config: &'a Config,
     telemetry: &'a mut Telemetry,
+    kept: &'a mut KeptSlots,
+    frames: Frames<'a, 's>,
+}
+
+/// What writes frames.
+struct Frames<'a, 's> {
+    config: &'a Config,
     outgoing: &'a mut TransmitQueues,
     sink: &'a mut Sink<'s>,
 }
@@ -105,13 +115,13 @@ impl Sender<'_, '_> {
             if self.send_first_fetch(client, arena)? == TransmitProgress::Full {
                 return Ok(TransmitProgress::Full);
             }
-            let fetch = client.fetches.pop_front();
             if let Some(Fetch {
-                state: FetchState::Ready(Some(arrived)),
+                plan,
+                state: FetchState::Ready(arrived),
                 ..
-            }) = fetch
+            }) = client.fetches.pop_front()
             {
-                arena.release(arrived.slot.into_free());
+                self.end_fetch(client, arena, &plan, arrived);
             }
         }
         if client.fetches.is_empty() {
@@ -121,7 +131,11 @@ impl Sender<'_, '_> {
         }
         while let Some(control) = client.tcp.control() {
             let segment = client.tcp.control_segment(self.now, control);
-            if self.send(&client.route, &segment, &[], Framing::CONTROL) == Transmitted::Full {
+            if self
+                .frames
+                .send(&client.route, &segment, &[], Framing::CONTROL)
+                == Transmitted::Full
+            {
                 return Ok(TransmitProgress::Full);
             }
             self.telemetry.counters.tcp_control_segments += 1;
@@ -131,6 +145,42 @@ impl Sender<'_, '_> {
                 .record_sent(self.now, client, &segment, empty, false);
         }
         Ok(TransmitProgress::Done)
+    }
+
+    /// A fetch was sent, or is not needed any more: its slot is kept if it has more for the client, or was sent on a
+    /// path that loses.
+    fn end_fetch(
+        &mut self,
+        client: &mut Client,
+        arena: &mut Arena,
+        plan: &FetchPlan,
+        arrived: Option<Arrived>,
+    ) {
+        let claimed = client.tcp.claimed_once();
+        if let Some(key) = plan.kept {
+            self.kept.end_plan(key);
+            let end = self.kept.unsent_end(&client.kept);
+            if end.is_some_and(|end| claimed >= end) {
+                client.ahead = ReadAhead::default();
+                let is_kept_on = client.tcp.has_lost();
+                (self.kept).on_all_sent(self.now, arena, &mut client.kept, is_kept_on);
+            }
+        }
+        let (Some(arrived), Some(shape)) = (arrived, plan.read) else {
+            return;
+        };
+        let is_unsent = claimed < shape.end;
+        let is_of_stream = shape.records.is_none() || arrived.is_sealed;
+        if is_of_stream && (is_unsent || client.tcp.has_lost()) {
+            let kept = Kept {
+                shape,
+                slot: arrived.slot,
+                usable_from: arrived.usable_from,
+            };
+            (self.kept).keep(self.now, arena, &mut client.kept, kept, is_unsent);
+        } else {
+            arena.release(arrived.slot.into_free());
+        }
     }
 
     /// Sends what must still be sent of the first fetch, in as few frames as the link allows.
@@ -152,21 +202,19 @@ impl Sender<'_, '_> {
             && let Some(admitted) = client.tcp.admit(&fetch.claim)
         {
             let framing = client.tcp.framing(&admitted);
-            let admitted = admitted.beginning(self.frame_bytes(framing));
+            let admitted = admitted.beginning(self.frames.bytes_max(framing));
             let range = admitted.range();
             let before = client.tcp.retransmitted_bytes();
             let segment = client.tcp.segment(self.now, &admitted);
-            let parts = parts_of(fetch, &client.stream, arena, range);
-            let parts = parts.as_slice();
-            match self.send(&client.route, &segment, parts, framing) {
+            let source = source_of(fetch, self.kept);
+            let parts = parts_of(&fetch.plan, source, &client.stream, arena, range);
+            match self
+                .frames
+                .send(&client.route, &segment, parts.as_slice(), framing)
+            {
                 Transmitted::Full => return Ok(TransmitProgress::Full),
                 Transmitted::Taken => {}
-                // Only a slot's own bytes are the last part of a frame that a link lends.
-                Transmitted::Lent => {
-                    if let FetchState::Ready(Some(arrived)) = &fetch.state {
-                        arena.lend(&arrived.slot);
-                    }
-                }
+                Transmitted::Lent => self.lend(client, arena, range),
             }
             client.tcp.on_transmitted(self.now, admitted);
             let is_again = client.tcp.retransmitted_bytes() > before;
@@ -175,6 +223,22 @@ impl Sender<'_, '_> {
                 .record_sent(self.now, client, &segment, range, is_again);
         }
         Ok(TransmitProgress::Done)
+    }
+
+    /// A frame of the first fetch is on loan, from `range.start` on at the latest. Only a slot's own bytes are the last
+    /// part of a frame that a link lends.
+    fn lend(&mut self, client: &mut Client, arena: &mut Arena, range: StreamRange) {
+        let Some(fetch) = client.fetches.front_mut() else {
+            return;
+        };
+        let from = range.start.max(fetch.plan.text_end());
+        if let FetchState::Ready(Some(arrived)) = &mut fetch.state {
+            arrived.usable_from = from;
+            arena.lend(&arrived.slot);
+        } else if let Some(kept) = fetch.plan.kept.and_then(|key| self.kept.get_mut(key)) {
+            kept.usable_from = from;
+            arena.lend(&kept.slot);
+        }
     }
 
     /// Seals the first fetch in place, just before it is sent: its text if it is sent for the first
@@ -190,8 +254,7 @@ impl Sender<'_, '_> {
         let Some(Fetch { plan, state, .. }) = fetches.front_mut() else {
             return Ok(());
         };
-        let text_end = plan.read.map_or(plan.range.end, |read| read.stream_start);
-        stream.seal_text(StreamRange::new(plan.range.start, text_end));
+        stream.seal_text(StreamRange::new(plan.range.start, plan.text_end()));
         let (FetchState::Ready(Some(arrived)), Some(read)) = (state, plan.read) else {
             return Ok(());
         };
@@ -213,22 +276,24 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    /// How many bytes of a fetch one frame carries: all where the link segments, unless it is to have
-    /// one packet.
-    fn frame_bytes(&self, framing: Framing) -> u64 {
-        if self.config.segmentation_bytes_max > 0 && !framing.is_single {
-            u64::MAX
-        } else {
-            u64::from(framing.segment_bytes)
-        }
-    }
-
     fn count_data(&mut self, range: StreamRange, is_retransmission: bool) {
         self.telemetry.counters.tcp_send_segments += 1;
         self.telemetry.counters.tcp_send_bytes += range.bytes();
         if is_retransmission {
             self.telemetry.counters.tcp_retransmit_segments += 1;
             self.telemetry.counters.tcp_retransmit_bytes += range.bytes();
+        }
+    }
+}
+
+impl Frames<'_, '_> {
+    /// How many bytes of a fetch one frame carries: all where the link segments, unless it is to have
+    /// one packet.
+    fn bytes_max(&self, framing: Framing) -> u64 {
+        if self.config.segmentation_bytes_max > 0 && !framing.is_single {
+            u64::MAX
+        } else {
+            u64::from(framing.segment_bytes)
         }
     }
 
@@ -307,37 +372,48 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// The slot that a fetch is sent from, and what is in it; `None`: it is all text.
+fn source_of<'a>(fetch: &'a Fetch, kept: &'a KeptSlots) -> Option<(&'a FilledSlot, ReadShape)> {
+    if let Some(key) = fetch.plan.kept {
+        let kept = kept.get(key);
+        let Kept { slot, shape, .. } = kept.expect("invariant: a slot is kept for what is planned");
+        return Some((slot, *shape));
+    }
+    match (&fetch.state, fetch.plan.read) {
+        (FetchState::Ready(Some(arrived)), Some(read)) => Some((&arrived.slot, read)),
+        _ => None,
+    }
+}
+
 /// Where the bytes of `range`, a part of the fetch's, are.
 fn parts_of<'a>(
-    fetch: &'a Fetch,
+    plan: &FetchPlan,
+    source: Option<(&'a FilledSlot, ReadShape)>,
     stream: &'a StreamMap,
     arena: &'a Arena,
     range: StreamRange,
 ) -> Parts<'a> {
     let mut parts = Parts::new();
-    let text_end = fetch
-        .plan
-        .read
-        .map_or(fetch.plan.range.end, |read| read.stream_start);
+    let text_end = plan.text_end();
     let text = StreamRange::new(range.start, text_end.clamp(range.start, range.end));
     if !text.is_empty() {
         parts.push(stream.text_bytes(text));
     }
-    let (FetchState::Ready(Some(arrived)), Some(read)) = (&fetch.state, fetch.plan.read) else {
+    let Some((slot, read)) = source else {
         return parts;
     };
-    let first = read.stream_start.max(range.start).min(range.end);
+    let first = text_end.max(range.start).min(range.end);
     let skip = u64::from(read.skip_bytes);
     match read.records {
         None => {
             let from = skip + first.since(read.stream_start);
             let window = as_index(from)..as_index(from + range.end.since(first));
-            let payload = arena.payload(&arrived.slot).get(window);
+            let payload = arena.payload(slot).get(window);
             parts.push(payload.expect("invariant: a ready slot holds all bytes of its fetch"));
         }
         Some(run) => {
             let (before, behind) = room_of(&run);
-            let window = arena.window(&arrived.slot, before, behind);
+            let window = arena.window(slot, before, behind);
             let records = window.get(place_of(&run, read.skip_bytes));
             let from = as_index(first.since(run.start))..as_index(range.end.since(run.start));
             let part = records.and_then(|records| records.get(from));

@@ -9,6 +9,8 @@
 //!   is used to the byte instead, because a block read twice costs less than idle credit. A burst of
 //!   pacing may be shortened to any number of blocks but one: no credit is idle then, since the next burst
 //!   comes sooner.
+//! * What its client can use soon is read too ([`FetchLimits::ahead_bytes`]), if its slot can be kept for the next
+//!   fetches ([`crate::kept_slots`]). The read then ends on a block boundary, and the fetch where the credit does.
 //! * Over TLS whole records are read, even if only a part of one is sent, because only a whole
 //!   record can be sealed. New data ends with a record if at least one fits, and waits for credit
 //!   for its first record if the window can hold two.
@@ -20,6 +22,7 @@ use clock::Instant;
 use memory::FilledSlot;
 use tcp::{Claim, Demand, StreamOffset, StreamRange};
 
+use crate::kept_slots::KeptKey;
 use crate::stream_map::{
     ObjectPlace, RECORDS_PER_FETCH_MAX, RecordRun, Records, Source, Span, StreamMap,
 };
@@ -43,6 +46,9 @@ pub(crate) struct FetchLimits {
     pub(crate) frame_bytes: u64,
     /// Payload bytes of a slot.
     pub(crate) slot_bytes: u64,
+    /// How much of the stream, from the fetch's first byte on, a read of new data may take even if the demand is
+    /// for less. 0: nothing of it could be kept.
+    pub(crate) ahead_bytes: u64,
 }
 
 impl FetchLimits {
@@ -54,6 +60,15 @@ impl FetchLimits {
             self.slot_bytes
         };
         full - full / 8
+    }
+
+    /// How much of the stream the read for a demand may take: as many fetches of the demand's size as there is use
+    /// for, so that the last one from a slot is no small rest. `None`: no more than is demanded.
+    fn reach_bytes(self, demand: &Demand, read_bytes_max: u64) -> Option<u64> {
+        let once = demand.range.bytes().max(1);
+        let most = self.ahead_bytes.min(read_bytes_max);
+        let fetches = most / once;
+        (!demand.is_retransmission && fetches > 1).then_some(fetches * once)
     }
 }
 
@@ -69,6 +84,8 @@ pub(crate) struct ReadShape {
     pub(crate) skip_bytes: u32,
     /// Stream offset at which the run's part of the fetch starts; everything before is text.
     pub(crate) stream_start: StreamOffset,
+    /// Stream offset at which what is read ends, which may be behind the fetch's end.
+    pub(crate) end: StreamOffset,
     /// The records that hold this part; the first of them may start before it.
     pub(crate) records: Option<RecordRun>,
 }
@@ -78,8 +95,21 @@ pub(crate) struct ReadShape {
 pub(crate) struct FetchPlan {
     pub(crate) range: StreamRange,
     pub(crate) is_retransmission: bool,
-    /// `None`: text only, ready at once.
+    /// `None`: text only, or kept; ready at once.
     pub(crate) read: Option<ReadShape>,
+    /// All of it is in this slot.
+    pub(crate) kept: Option<KeptKey>,
+}
+
+impl FetchPlan {
+    /// Where its text ends; what follows is of an object.
+    pub(crate) fn text_end(&self) -> StreamOffset {
+        match (self.kept, self.read) {
+            (Some(_), _) => self.range.start,
+            (None, Some(read)) => read.stream_start,
+            (None, None) => self.range.end,
+        }
+    }
 }
 
 /// A fetch under way.
@@ -98,7 +128,7 @@ pub(crate) struct Fetch {
 pub(crate) enum FetchState {
     /// The read is under way, since this time; the device owns the slot.
     Reading(Instant),
-    /// The bytes are in memory; `None` for text only.
+    /// The bytes are in memory; `None` for what is text only, or in a slot that was kept.
     Ready(Option<Arrived>),
 }
 
@@ -108,10 +138,38 @@ pub(crate) struct Arrived {
     pub(crate) slot: FilledSlot,
     /// Its records were sealed and may be sent.
     pub(crate) is_sealed: bool,
+    /// From here on its bytes are what they were: a link may write headers before a frame that it sends from the slot.
+    pub(crate) usable_from: StreamOffset,
 }
 
-/// Decides what to fetch for a demand; `None`: wait for more credit.
-pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> Option<FetchPlan> {
+/// Decides what to fetch for a demand; `None`: wait for more credit. `kept`: the slot that holds the demand's first
+/// byte, and where its bytes end.
+pub(crate) fn plan(
+    demand: &Demand,
+    stream: &StreamMap,
+    limits: FetchLimits,
+    kept: Option<(KeptKey, StreamOffset)>,
+) -> Option<FetchPlan> {
+    let plan = match kept {
+        Some((key, end)) => plan_kept(demand, limits, key, end),
+        None => plan_read(demand, stream, limits)?,
+    };
+    (!is_worth_waiting(demand, &plan, stream, limits)).then_some(plan)
+}
+
+/// A fetch of what a slot holds already.
+fn plan_kept(demand: &Demand, limits: FetchLimits, key: KeptKey, end: StreamOffset) -> FetchPlan {
+    let start = demand.range.start;
+    let bytes = end.min(demand.range.end).since(start);
+    FetchPlan {
+        range: StreamRange::new(start, start + bytes.min(limits.frame_bytes)),
+        is_retransmission: demand.is_retransmission,
+        read: None,
+        kept: Some(key),
+    }
+}
+
+fn plan_read(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> Option<FetchPlan> {
     let range = demand.range;
     let text = stream.text_run(range.start, range.end);
     let text_bytes = text.bytes().min(limits.frame_bytes);
@@ -119,7 +177,7 @@ pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> 
     let read = if text_end < range.end && text_bytes < limits.frame_bytes {
         let room = limits.frame_bytes - text_bytes;
         let rest = StreamRange::new(text_end, range.end);
-        shape_read(demand, stream, rest, room, limits.slot_bytes)
+        shape_read(demand, stream, rest, room, limits)
     } else {
         None
     };
@@ -128,22 +186,22 @@ pub(crate) fn plan(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> 
     if range.is_empty() {
         return None;
     }
-    let plan = FetchPlan {
+    Some(FetchPlan {
         range,
         is_retransmission: demand.is_retransmission,
         read: read.map(|(shape, _)| shape),
-    };
-    (!is_worth_waiting(demand, &plan, stream, limits)).then_some(plan)
+        kept: None,
+    })
 }
 
-/// The read for the object run at the start of `range`, and the stream offset at which it ends;
+/// The read for the object run at the start of `range`, and the stream offset at which the fetch ends;
 /// `None` if there is no such run, or if it is better to wait for credit.
 fn shape_read(
     demand: &Demand,
     stream: &StreamMap,
     range: StreamRange,
     room_bytes: u64,
-    slot_bytes: u64,
+    limits: FetchLimits,
 ) -> Option<(ReadShape, StreamOffset)> {
     let span = stream.find(range.start)?;
     let Source::Object {
@@ -155,30 +213,33 @@ fn shape_read(
         return None;
     };
     let block = u64::from(object.block_bytes);
-    let read_bytes_max = slot_bytes.min(u64::from(object.read_bytes_max));
+    let read_bytes_max = limits.slot_bytes.min(u64::from(object.read_bytes_max));
     let read_bytes_max = read_bytes_max - read_bytes_max % block;
     let wanted = span.end().min(range.end).since(range.start);
     let range = StreamRange::new(range.start, range.start + wanted.min(room_bytes));
+    let reach = limits.reach_bytes(demand, read_bytes_max);
+    let ahead_to = reach.map(|bytes| (demand.range.start + bytes).min(span.end()));
+    let ahead_to = ahead_to.filter(|to| *to > range.end);
     let (content_start, content_bytes, run) = match records {
         None => {
             let offset = start + range.start.since(span.start);
-            let bytes = plain_bytes(demand, span, range, offset, (block, read_bytes_max));
+            let sizes = (block, read_bytes_max);
+            let bytes = match ahead_to {
+                Some(to) => plain_bytes_ahead(span, range.start, to, offset, sizes),
+                None => plain_bytes(demand, span, range, offset, sizes),
+            };
             (offset, bytes, None)
         }
         Some(records) => {
-            let run = shape_records(
-                demand,
-                span,
-                *start,
-                records,
-                range,
-                (block, read_bytes_max),
-            )?;
+            let to = StreamRange::new(range.start, ahead_to.unwrap_or(range.end));
+            let is_ahead = ahead_to.is_some();
+            let sizes = (block, read_bytes_max);
+            let run = shape_records(demand, span, *start, records, to, is_ahead, sizes)?;
             let offset = start + run.first * u64::from(run.content_bytes);
             (offset, run.all_content_bytes(), Some(run))
         }
     };
-    let end = run.map_or(range.start + content_bytes, |run| run.end().min(range.end));
+    let read_end = run.map_or(range.start + content_bytes, |run| run.end());
     let aligned = content_start - content_start % block;
     let length = (content_start + content_bytes).next_multiple_of(block) - aligned;
     let shape = ReadShape {
@@ -187,9 +248,10 @@ fn shape_read(
         length_bytes: u32::try_from(length).ok()?,
         skip_bytes: u32::try_from(content_start - aligned).ok()?,
         stream_start: range.start,
+        end: read_end,
         records: run,
     };
-    Some((shape, end))
+    Some((shape, read_end.min(range.end)))
 }
 
 /// How much of `range`, which starts at `offset` of its object, one read serves.
@@ -218,13 +280,30 @@ fn plain_bytes(
     }
 }
 
-/// The records that one read serves, of those of the run that hold `range`.
+/// How much of the run from `from` to `to`, which starts at `offset` of its object, one read takes: whole blocks, so
+/// that none is read twice.
+fn plain_bytes_ahead(
+    span: &Span,
+    from: StreamOffset,
+    to: StreamOffset,
+    offset: u64,
+    (block, read_bytes_max): (u64, u64),
+) -> u64 {
+    let aligned = offset - offset % block;
+    let end = (offset + to.since(from)).next_multiple_of(block);
+    let end = end.min(aligned + read_bytes_max);
+    (end - offset).min(span.end().since(from))
+}
+
+/// The records that one read serves, of those of the run that hold `range`. `is_ahead`: the demand is for less, and
+/// what is read beyond it is kept.
 fn shape_records(
     demand: &Demand,
     span: &Span,
     object_start: u64,
     records: &Records,
     range: StreamRange,
+    is_ahead: bool,
     (block, read_bytes_max): (u64, u64),
 ) -> Option<RecordRun> {
     let from = range.start.since(span.start);
@@ -237,6 +316,8 @@ fn shape_records(
     let whole = to - to % record;
     let to = if demand.is_retransmission || to == span.bytes || whole == to {
         to
+    } else if is_ahead {
+        (whole + record).min(span.bytes)
     } else if whole > from {
         whole
     } else {

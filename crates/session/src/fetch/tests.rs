@@ -12,6 +12,7 @@ use crate::{DeviceIndex, ObjectHandle};
 const LIMITS: FetchLimits = FetchLimits {
     frame_bytes: 65_463,
     slot_bytes: 65_536,
+    ahead_bytes: 0,
 };
 const LAYOUT: Layout = Layout {
     frame_bytes: LIMITS.frame_bytes,
@@ -46,7 +47,7 @@ fn demand(start: u64, end: u64) -> Demand {
 }
 
 fn planned(stream: &StreamMap, demand: &Demand) -> FetchPlan {
-    plan(demand, stream, LIMITS).unwrap()
+    plan(demand, stream, LIMITS, None).unwrap()
 }
 
 #[test]
@@ -127,29 +128,37 @@ fn a_burst_of_pacing_ends_aligned_if_that_leaves_two_blocks() {
 fn small_credit_waits_only_while_something_is_outstanding() {
     let stream = stream(0, 400_000, 4096);
     let mut wanted = demand(HEAD, HEAD + 20_000);
-    assert!(plan(&wanted, &stream, LIMITS).is_some());
+    assert!(plan(&wanted, &stream, LIMITS, None).is_some());
     wanted.outstanding_bytes = 1;
-    assert!(plan(&wanted, &stream, LIMITS).is_none());
+    assert!(plan(&wanted, &stream, LIMITS, None).is_none());
     wanted.is_retransmission = true;
     assert!(
-        plan(&wanted, &stream, LIMITS).is_some(),
+        plan(&wanted, &stream, LIMITS, None).is_some(),
         "a lost range never waits"
     );
     wanted.is_retransmission = false;
     wanted.window_bytes = 60_000;
     assert!(
-        plan(&wanted, &stream, LIMITS).is_some(),
+        plan(&wanted, &stream, LIMITS, None).is_some(),
         "a third of the window is enough"
     );
     wanted.window_bytes = 60_003;
-    assert!(plan(&wanted, &stream, LIMITS).is_none());
+    assert!(plan(&wanted, &stream, LIMITS, None).is_none());
     let plenty = |bytes| Demand {
         outstanding_bytes: 1,
         window_bytes: 1 << 20,
         ..demand(HEAD, HEAD + bytes)
     };
-    assert!(plan(&plenty(LIMITS.worthwhile_bytes() - 1), &stream, LIMITS).is_none());
-    assert!(plan(&plenty(LIMITS.worthwhile_bytes()), &stream, LIMITS).is_some());
+    assert!(
+        plan(
+            &plenty(LIMITS.worthwhile_bytes() - 1),
+            &stream,
+            LIMITS,
+            None
+        )
+        .is_none()
+    );
+    assert!(plan(&plenty(LIMITS.worthwhile_bytes()), &stream, LIMITS, None).is_some());
 }
 
 #[test]
@@ -160,9 +169,9 @@ fn a_pacing_quantum_is_enough() {
         quantum_bytes: 20_000,
         ..demand(HEAD, HEAD + 20_000)
     };
-    assert!(plan(&wanted, &stream, LIMITS).is_some());
+    assert!(plan(&wanted, &stream, LIMITS, None).is_some());
     wanted.quantum_bytes = 20_001;
-    assert!(plan(&wanted, &stream, LIMITS).is_none());
+    assert!(plan(&wanted, &stream, LIMITS, None).is_none());
 }
 
 #[test]
@@ -173,7 +182,7 @@ fn the_end_of_an_object_never_waits() {
     let fetch = planned(&stream, &wanted);
     assert_eq!(fetch.range.bytes(), 100);
     wanted.range = StreamRange::new(StreamOffset(HEAD), StreamOffset(HEAD + 99));
-    assert!(plan(&wanted, &stream, LIMITS).is_none());
+    assert!(plan(&wanted, &stream, LIMITS, None).is_none());
 }
 
 #[test]
@@ -194,7 +203,7 @@ proptest! {
     ) {
         let block = 1u32 << shift;
         let stream = stream(start, length, block);
-        let limits = FetchLimits { frame_bytes, slot_bytes: 65_536 };
+        let limits = FetchLimits { frame_bytes, slot_bytes: 65_536, ahead_bytes: 0 };
         let end = HEAD + length;
         let mut at = 0;
         for credit in credits.into_iter().chain(std::iter::repeat(u64::MAX / 2)) {
@@ -202,7 +211,7 @@ proptest! {
                 break;
             }
             let wanted = demand(at, end.min(at.saturating_add(credit)));
-            let fetch = plan(&wanted, &stream, limits).unwrap();
+            let fetch = plan(&wanted, &stream, limits, None).unwrap();
             prop_assert_eq!(fetch.range.start.0, at);
             prop_assert!(fetch.range.end <= wanted.range.end);
             prop_assert!(fetch.range.bytes() <= frame_bytes);
@@ -269,7 +278,7 @@ fn new_data_ends_with_a_record_if_one_fits() {
     assert_eq!(one.read.unwrap().length_bytes, 16_384);
     assert_eq!(planned(&stream, &busy(RECORD)).range.bytes(), RECORD);
     assert!(
-        plan(&busy(RECORD - 1), &stream, LIMITS).is_none(),
+        plan(&busy(RECORD - 1), &stream, LIMITS, None).is_none(),
         "waits for a whole one"
     );
 }

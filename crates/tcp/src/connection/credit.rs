@@ -2,7 +2,7 @@
 //!
 //! Nothing here changes a connection. [`Connection::claim`] takes what is demanded.
 
-use clock::Instant;
+use clock::{Duration, Instant};
 
 use super::Connection;
 use super::sack::SackReports;
@@ -181,6 +181,20 @@ impl Connection {
             _ => PacingRate::Unlimited,
         };
         rate.at_most(self.config.rate_max)
+    }
+
+    /// What pacing lets it send in `time`, or in a round trip if that is more, bytes; `None`: as much as the windows
+    /// permit.
+    #[must_use]
+    pub fn paced_bytes(&self, time: Duration) -> Option<u64> {
+        let round_trip = self.rtt.smoothed().unwrap_or_default();
+        self.pacing_rate().bytes_in(time.max(round_trip))
+    }
+
+    /// Whether the window was reduced because of a loss that its bursts have not recovered from.
+    #[must_use]
+    pub const fn has_lost(&self) -> bool {
+        self.pacer.has_lost()
     }
 
     /// Whether the segment of a tail loss probe is to be claimed.

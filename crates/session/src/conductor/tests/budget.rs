@@ -71,6 +71,7 @@ fn begin_with_a_small_window(bench: &mut Bench) -> Peer {
 fn a_small_window_cannot_exceed_the_read_budget() {
     let large = Config {
         idle_timeout: Duration::from_secs(1000),
+        kept_slots_max: 0,
         ..tls_config()
     };
     let acknowledge = |bench: &mut Bench, peer: &mut Peer| {

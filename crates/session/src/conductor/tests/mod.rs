@@ -15,6 +15,7 @@ mod endings;
 mod eviction;
 mod fragments;
 mod handshakes;
+mod kept;
 mod listener_reports;
 mod next_hop;
 mod nonces;

@@ -309,6 +309,7 @@ fn a_paced_connection_is_read_for_when_its_time_comes() {
     let mut config = config();
     // A byte a microsecond, so a quantum of 16 KiB takes 16 ms, of which 1 ms may be ahead.
     config.tcp.rate_max = Some(1_000_000);
+    config.kept_slots_max = 0;
     let mut bench = Bench::with(config, 8);
     let mut peer = asked(&mut bench, 1000);
     let started = bench.now;

@@ -338,15 +338,23 @@ fn a_record_whose_content_changed_is_never_sent_again() {
 
 #[test]
 fn a_window_of_less_than_a_record_sends_parts_of_records() {
-    let mut bench = Bench::with(tls_config(), 8);
-    let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
-    // Scaled by 2^8: 5,120 bytes, then the rest of each record with the next window.
-    client.peer.window = 20;
-    client.peer.send(&mut bench, TcpFlags::ACK, b"");
-    client.get(&mut bench);
-    client.drain(&mut bench);
-    client.assert_has_object();
-    assert!(bench.conductor.counters().record_reseal_count > 0);
+    // Each part is sealed by itself, unless its slot is kept.
+    for (kept_slots_max, is_resealed) in [(0, true), (1, false)] {
+        let config = Config {
+            kept_slots_max,
+            ..tls_config()
+        };
+        let mut bench = Bench::with(config, 8);
+        let mut client = TlsPeer::connect(&mut bench, 1000, Version::Tls13);
+        // Scaled by 2^8: 5,120 bytes, then the rest of each record with the next window.
+        client.peer.window = 20;
+        client.peer.send(&mut bench, TcpFlags::ACK, b"");
+        client.get(&mut bench);
+        client.drain(&mut bench);
+        client.assert_has_object();
+        let resealed = bench.conductor.counters().record_reseal_count;
+        assert_eq!(resealed > 0, is_resealed, "{resealed}");
+    }
 }
 
 #[test]

@@ -90,7 +90,8 @@ fn a_quantum_is_a_third_of_the_window_up_to_a_full_read_and_less_after_losses() 
     driver.connection.congestion.force_window(600_000);
     assert_eq!(quantum(&driver), Some(62_000));
     driver.connection.pacer.on_loss();
-    assert_eq!(quantum(&driver), Some(17_000));
+    // A millisecond.
+    assert_eq!(quantum(&driver), Some(12_000));
 }
 
 #[test]

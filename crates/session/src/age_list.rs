@@ -1,7 +1,7 @@
-//! The connections that wait for a request, in the order in which they began to wait.
+//! Places of a table in the order in which they were appended: connections that wait for a request, slots that are kept.
 //!
-//! A doubly linked list whose links are in a table by connection index: every operation is O(1).
-//! Bound: one link for each connection, allocated at start.
+//! A doubly linked list whose links are in a table by place: every operation is O(1).
+//! Bound: one link for each place, allocated at start.
 
 use clock::Instant;
 
@@ -12,20 +12,20 @@ const NONE: u32 = u32::MAX;
 struct Link {
     previous: u32,
     next: u32,
-    /// Since when the connection waits; `None`: it is not in the list.
+    /// When it was appended; `None`: it is not in the list.
     since: Option<Instant>,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct IdleList {
+pub(crate) struct AgeList {
     links: Box<[Link]>,
     first: u32,
     last: u32,
 }
 
-impl IdleList {
-    /// Room for connections `0..capacity`.
+impl AgeList {
+    /// Room for the places `0..capacity`.
     pub(crate) fn new(capacity: usize) -> Self {
         let unlinked = Link {
             previous: NONE,
@@ -39,20 +39,26 @@ impl IdleList {
         }
     }
 
-    /// Whether the connection waits for a request. One that waited before keeps its place. `now`
-    /// never decreases, so the list is in order.
-    pub(crate) fn set(&mut self, now: Instant, index: u32, is_idle: bool) {
-        match (self.links[index as usize].since, is_idle) {
+    /// Whether it is to be in the list. One that is already stays where it is. `now` never decreases, so the list
+    /// is in order.
+    pub(crate) fn set(&mut self, now: Instant, index: u32, is_in: bool) {
+        match (self.links[index as usize].since, is_in) {
             (None, true) => self.append(now, index),
             (Some(_), false) => self.remove(index),
             (None, false) | (Some(_), true) => {}
         }
     }
 
-    /// The connection that has waited longest, and since when.
+    /// The one that was appended first, and when.
     pub(crate) fn first(&self) -> Option<(u32, Instant)> {
         let link = self.links.get(self.first as usize)?;
         link.since.map(|since| (self.first, since))
+    }
+
+    /// Whether it is in the list.
+    pub(crate) fn has(&self, index: u32) -> bool {
+        let link = self.links.get(index as usize);
+        link.is_some_and(|link| link.since.is_some())
     }
 
     fn append(&mut self, now: Instant, index: u32) {
@@ -68,7 +74,7 @@ impl IdleList {
         self.last = index;
     }
 
-    /// Takes the connection out if it is in the list.
+    /// Takes it out if it is in the list.
     pub(crate) fn remove(&mut self, index: u32) {
         let Link {
             previous,
@@ -95,12 +101,12 @@ mod tests {
     use clock::Instant;
     use proptest::prelude::*;
 
-    use super::IdleList;
+    use super::AgeList;
 
     #[test]
     fn waiting_on_keeps_the_place_and_coming_back_does_not() {
         let at = Instant::from_millis;
-        let mut list = IdleList::new(2);
+        let mut list = AgeList::new(2);
         list.set(at(1), 0, true);
         list.set(at(2), 1, true);
         list.set(at(3), 0, true);
@@ -117,7 +123,7 @@ mod tests {
         fn the_list_agrees_with_a_vector(
             steps in proptest::collection::vec((0u32..6, any::<bool>()), 0..200),
         ) {
-            let mut list = IdleList::new(6);
+            let mut list = AgeList::new(6);
             let mut twin: Vec<(u32, Instant)> = Vec::new();
             for (millis, (index, is_idle)) in (0..).zip(steps) {
                 let now = Instant::from_millis(millis);
