@@ -115,6 +115,8 @@ pub(crate) struct KeptSlots {
     /// The others.
     sent: AgeList,
     given_up_count: u64,
+    /// Reads may take more than is demanded.
+    is_open: bool,
 }
 
 impl KeptSlots {
@@ -134,7 +136,13 @@ impl KeptSlots {
             unsent_count: 0,
             sent: AgeList::new(places.into()),
             given_up_count: 0,
+            is_open: true,
         }
+    }
+
+    /// Whether reads may take more than is demanded from now on.
+    pub(crate) const fn set_open(&mut self, is_open: bool) {
+        self.is_open = is_open;
     }
 
     /// How many slots are kept.
@@ -153,7 +161,7 @@ impl KeptSlots {
             of_client.unsent = None;
             ahead.on_given_up();
         }
-        ahead.skipped == 0 && self.unsent_count < self.entries.len()
+        self.is_open && ahead.skipped == 0 && self.unsent_count < self.entries.len()
     }
 
     /// What the key names, if it is still kept.
@@ -472,6 +480,8 @@ mod tests {
             .iter()
             .for_each(|of| table.kept.release_all(&mut table.arena, *of));
         assert!(table.kept.may_read_ahead(&mut clients[1], ahead));
+        table.kept.set_open(false);
+        assert!(!table.kept.may_read_ahead(&mut clients[1], ahead));
         assert_eq!((table.kept.count(), table.arena.free_count()), (0, 8));
     }
 

@@ -21,7 +21,8 @@
 //! service.
 //!
 //! Slots that are kept for bursts to come are not in use: they are bounded by themselves, and given up when no other is
-//! free (`session::kept_slots`).
+//! free (`session::kept_slots`). None is filled to be kept while reads are held back or the link is full, or were a
+//! [`PERIOD`] ago: a slot that leaves at once is in the caches still, and one that waits for its next bursts is not.
 //!
 //! It refuses to go below [`LEAST`], where system calls would have less to share, and above the slots there are.
 
@@ -73,6 +74,8 @@ pub(super) struct SlotBudget {
     loans_limit: usize,
     /// Reads are held back in this round.
     is_held: bool,
+    /// When reads were last held back, or the link was full.
+    busy_at: Option<Instant>,
     period: Period,
     /// Since when the worker waits.
     waits_since: Option<Instant>,
@@ -98,6 +101,7 @@ impl SlotBudget {
             most,
             loans_limit: LOANS_AT_START,
             is_held: false,
+            busy_at: None,
             period: Period::new(Instant::ZERO),
             waits_since: None,
             waited: Duration::ZERO,
@@ -193,6 +197,11 @@ impl SlotBudget {
         self.is_held = true;
     }
 
+    /// Whether reads may take more than is to be sent at once, which is then kept.
+    pub(super) fn may_keep(&self, now: Instant) -> bool {
+        self.busy_at.is_none_or(|at| now.since(at) >= PERIOD)
+    }
+
     /// Whether another slot may be on loan. If not, a frame waits until one has come back.
     pub(super) fn permit_loan(&mut self, now: Instant) -> bool {
         let is_permitted = self.counted_lent() < self.loans_limit;
@@ -225,6 +234,9 @@ impl SlotBudget {
     /// A round ends. If it found nothing to do the worker waits, and asks for slots on loan if it needs some.
     pub(super) fn end_round(&mut self, now: Instant, has_progressed: bool, is_link_full: bool) {
         self.looks_at = None;
+        if self.is_held || is_link_full {
+            self.busy_at = Some(now);
+        }
         if has_progressed {
             self.look_after = Duration::ZERO;
             return;
@@ -436,6 +448,20 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|left| after(false, left)), [4; 4]);
         // None has come back for a period.
         assert_eq!(after(true, 4), 6);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_reads_are_held_back_or_the_link_is_full() {
+        for (is_held, is_link_full) in [(true, false), (false, true)] {
+            let mut budget = budget(64, 512);
+            budget.end_round(START, true, false);
+            assert!(budget.may_keep(START));
+            if is_held {
+                budget.hold();
+            }
+            budget.end_round(START, true, is_link_full);
+            assert!(!budget.may_keep(START + PERIOD - TICK) && budget.may_keep(START + PERIOD));
+        }
     }
 
     #[test]

@@ -286,6 +286,11 @@ impl Conductor {
         tls.sealed.moved_bytes + client.input.moved_bytes
     }
 
+    /// Whether reads may take more than is sent at once from now on, whose slots are then kept.
+    pub const fn set_may_keep(&mut self, may_keep: bool) {
+        self.kept.set_open(may_keep);
+    }
+
     /// Slots that were sent from and are kept.
     #[must_use]
     pub fn kept_slots(&self) -> usize {
