@@ -115,7 +115,7 @@ pub(crate) struct KeptSlots {
     /// The others.
     sent: AgeList,
     given_up_count: u64,
-    /// Reads may take more than is demanded.
+    /// Reads for paths that do not lose may take more than is demanded.
     is_open: bool,
 }
 
@@ -140,7 +140,7 @@ impl KeptSlots {
         }
     }
 
-    /// Whether reads may take more than is demanded from now on.
+    /// Whether reads for paths that do not lose may take more than is demanded from now on.
     pub(crate) const fn set_open(&mut self, is_open: bool) {
         self.is_open = is_open;
     }
@@ -155,13 +155,18 @@ impl KeptSlots {
         self.given_up_count
     }
 
-    /// Whether a read for this client may take more than is demanded.
-    pub(crate) fn may_read_ahead(&self, of_client: &mut ClientKept, ahead: &mut ReadAhead) -> bool {
+    /// Whether a read for this client may take more than is demanded. `has_lost`: its path loses.
+    pub(crate) fn may_read_ahead(
+        &self,
+        of_client: &mut ClientKept,
+        ahead: &mut ReadAhead,
+        has_lost: bool,
+    ) -> bool {
         if of_client.unsent.is_some_and(|key| self.get(key).is_none()) {
             of_client.unsent = None;
             ahead.on_given_up();
         }
-        self.is_open && ahead.skipped == 0 && self.unsent_count < self.entries.len()
+        (self.is_open || has_lost) && ahead.skipped == 0 && self.unsent_count < self.entries.len()
     }
 
     /// What the key names, if it is still kept.
@@ -475,13 +480,15 @@ mod tests {
         assert_eq!((table.kept.count(), table.kept.given_up_count()), (2, 1));
         assert_eq!(table.arena.free_count(), 6);
         let ahead = &mut ReadAhead::default();
-        assert!(!table.kept.may_read_ahead(&mut clients[3], ahead));
+        assert!(!table.kept.may_read_ahead(&mut clients[3], ahead, false));
         clients
             .iter()
             .for_each(|of| table.kept.release_all(&mut table.arena, *of));
-        assert!(table.kept.may_read_ahead(&mut clients[1], ahead));
+        assert!(table.kept.may_read_ahead(&mut clients[1], ahead, false));
         table.kept.set_open(false);
-        assert!(!table.kept.may_read_ahead(&mut clients[1], ahead));
+        assert!(!table.kept.may_read_ahead(&mut clients[1], ahead, false));
+        // Bursts on a path that loses are so small that the rest is worth keeping.
+        assert!((table.kept).may_read_ahead(&mut clients[1], ahead, true));
         assert_eq!((table.kept.count(), table.arena.free_count()), (0, 8));
     }
 
@@ -492,7 +499,7 @@ mod tests {
         assert!(
             !table
                 .kept
-                .may_read_ahead(&mut of, &mut ReadAhead::default())
+                .may_read_ahead(&mut of, &mut ReadAhead::default(), false)
         );
         table.keep(&mut of, (0, 10), true);
         assert_eq!((table.kept.count(), table.arena.free_count()), (0, 2));
@@ -571,10 +578,10 @@ mod tests {
             table.keep(&mut other, (0, 10), true);
             table.kept.release_all(&mut table.arena, other);
             for _ in 0..skipped {
-                assert!(!table.kept.may_read_ahead(&mut of, &mut ahead));
+                assert!(!table.kept.may_read_ahead(&mut of, &mut ahead, false));
                 ahead.on_read();
             }
-            assert!(table.kept.may_read_ahead(&mut of, &mut ahead));
+            assert!(table.kept.may_read_ahead(&mut of, &mut ahead, false));
         }
     }
 

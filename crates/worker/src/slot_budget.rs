@@ -22,7 +22,7 @@
 //!
 //! Slots that are kept for bursts to come are not in use: they are bounded by themselves, and given up when no other is
 //! free (`session::kept_slots`). None is filled to be kept while reads are held back or the link is full, or were a
-//! [`PERIOD`] ago: a slot that leaves at once is in the caches still, and one that waits for its next bursts is not.
+//! [`PERIOD`] ago, but for a path that loses: a slot that leaves at once is in the caches still, and one that waits for its next bursts is not.
 //!
 //! It refuses to go below [`LEAST`], where system calls would have less to share, and above the slots there are.
 
@@ -197,7 +197,7 @@ impl SlotBudget {
         self.is_held = true;
     }
 
-    /// Whether reads may take more than is to be sent at once, which is then kept.
+    /// Whether reads for any path may take more than is to be sent at once, which is then kept.
     pub(super) fn may_keep(&self, now: Instant) -> bool {
         self.busy_at.is_none_or(|at| now.since(at) >= PERIOD)
     }

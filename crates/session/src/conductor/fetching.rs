@@ -280,7 +280,8 @@ impl Client {
 
     /// How much of the stream a read may take if its demand is for less.
     fn ahead_bytes(&mut self, kept_slots: &KeptSlots) -> u64 {
-        let may_be = kept_slots.may_read_ahead(&mut self.kept, &mut self.ahead);
+        let has_lost = self.tcp.has_lost();
+        let may_be = kept_slots.may_read_ahead(&mut self.kept, &mut self.ahead, has_lost);
         if self.tls.is_some() {
             // If nothing is kept, a part of a record costs as much as the whole.
             let unit = if may_be { 0 } else { SEALED_UNIT_BYTES };

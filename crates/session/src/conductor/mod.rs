@@ -286,7 +286,7 @@ impl Conductor {
         tls.sealed.moved_bytes + client.input.moved_bytes
     }
 
-    /// Whether reads may take more than is sent at once from now on, whose slots are then kept.
+    /// Whether reads for paths that do not lose may take more than is sent at once from now on, whose slots are then kept.
     pub const fn set_may_keep(&mut self, may_keep: bool) {
         self.kept.set_open(may_keep);
     }
