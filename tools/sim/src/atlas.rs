@@ -217,7 +217,7 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         seed: server_seed(scenario),
         unix_seconds_at_start: UNIX_SECONDS,
         reads_max: scenario.slots.min(scenario.disk.queue_depth) as usize,
-        kept_slots_max: scenario.slots as usize / 2,
+        kept_slots_max: scenario.slots as usize * 3 / 4,
         ..scenario.session.clone()
     }
 }

@@ -93,9 +93,9 @@ pub(super) fn reads_max(limits: &Limits) -> usize {
         .expect("invariant: a usize has at least 32 bits")
 }
 
-/// Most slots that are kept between bursts: half of them, so that the other half is for reads.
+/// Most slots that are kept between bursts: three of four, so that reads need not take them back as a rule.
 pub(super) const fn kept_slots_max(limits: &Limits) -> usize {
-    limits.slots as usize / 2
+    limits.slots as usize * 3 / 4
 }
 
 /// How many objects may be open in all, given the limit of descriptors: at least one for each worker.

@@ -506,7 +506,7 @@ fn conductor_config(case: &Case, seed: u64, link: &MeteredLink) -> session::Conf
         seed: secret,
         unix_seconds_at_start: UNIX_SECONDS,
         reads_max: case.slots.min(QUEUE_DEPTH) as usize,
-        kept_slots_max: case.slots as usize / 2,
+        kept_slots_max: case.slots as usize * 3 / 4,
         ..session::Config::default()
     }
 }
