@@ -4,6 +4,8 @@ use counters::{Histogram, counters};
 use tcp::{PathEvents, SegmentDrop};
 use wire::DropReason;
 
+use crate::request_log::{ReplyEnd, STATUS_CLIENT_LEFT};
+
 counters! {
     /// Totals since start.
     #[derive(Clone, Debug)]
@@ -234,6 +236,67 @@ counters! {
         pub tls_handshake_seconds: Histogram,
         /// From a disk read's beginning to its completion.
         pub disk_read_seconds: Histogram,
+    }
+}
+
+counters! {
+    /// What became of the requests of one site, since start, if they are counted by site
+    /// ([`crate::Config::counts_by_site`]). A reply counts when it is over: acknowledged, or its connection has ended.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct SiteCounters prefix "site_" {
+        /// Requests whose reply is over, or whose client left before it began.
+        pub request_count: u64,
+        /// Bytes sent of replies that are over, once each: heads, bodies and the overhead of TLS.
+        pub sent_bytes: u64,
+        /// Replies that are over, by class of status.
+        // In the order of [`STATUS_CLASSES`].
+        pub reply_count: [u64; STATUS_CLASSES.len()],
+        /// From a request's head to the first byte of its reply that was sent, of replies that are over.
+        pub first_byte_seconds: Histogram,
+    }
+}
+
+/// Classes of status that replies have (RFC 9110 s15); interim replies are none.
+pub const STATUS_CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+
+impl SiteCounters {
+    /// How many numbers [`SiteCounters::values`] are.
+    pub const VALUES: usize = 2 + STATUS_CLASSES.len() + Histogram::VALUES;
+
+    /// A request with this status is over.
+    pub(crate) fn note(&mut self, status: u16, end: &ReplyEnd) {
+        self.request_count += 1;
+        self.sent_bytes += end.stream_bytes;
+        let class = usize::from(status / 100).checked_sub(2);
+        let class = class.filter(|_| status != STATUS_CLIENT_LEFT);
+        if let Some(count) = class.and_then(|class| self.reply_count.get_mut(class)) {
+            *count += 1;
+        }
+        if let Some(time) = end.first_byte {
+            self.first_byte_seconds.record(time);
+        }
+    }
+
+    /// What it holds, as numbers that may be added up: those of [`SiteCounters::from_values`].
+    #[must_use]
+    pub fn values(&self) -> [u64; Self::VALUES] {
+        let own = [self.request_count, self.sent_bytes];
+        let times = self.first_byte_seconds.values();
+        let mut all = own.into_iter().chain(self.reply_count).chain(times);
+        std::array::from_fn(|_| all.next().unwrap_or_default())
+    }
+
+    /// The counters that have these values.
+    #[must_use]
+    pub fn from_values(values: [u64; Self::VALUES]) -> Self {
+        let mut values = values.into_iter();
+        let mut next = || values.next().unwrap_or_default();
+        Self {
+            request_count: next(),
+            sent_bytes: next(),
+            reply_count: std::array::from_fn(|_| next()),
+            first_byte_seconds: Histogram::from_values(std::array::from_fn(|_| next())),
+        }
     }
 }
 

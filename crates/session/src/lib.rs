@@ -59,7 +59,7 @@ pub use conductor::{
     CROSSING_MAX, Conductor, CrossingError, MESSAGE_BYTES_MAX, Process, STRAYS_MAX, Stray,
 };
 pub use connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
-pub use counters::{Counters, Histograms};
+pub use counters::{Counters, Histograms, STATUS_CLASSES, SiteCounters};
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
 pub use listing::{Activity, ListedConnection, PageLimits};
 pub use request_log::{
@@ -74,6 +74,8 @@ pub use warning::Warning;
 pub struct Config {
     /// Whether what players say of their playback is counted, and passed to the access log ([`http::Cmcd`]).
     pub reads_cmcd: bool,
+    /// Whether requests are counted by site as well ([`Conductor::site_counters`]).
+    pub counts_by_site: bool,
     /// Addresses this stack answers for (IPv4 and IPv6).
     pub addresses: Vec<IpAddr>,
     /// Those of them that another station answers ARP and neighbour discovery for: a load balancer, or a router
@@ -146,6 +148,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             reads_cmcd: false,
+            counts_by_site: false,
             addresses: Vec::new(),
             virtual_addresses: Vec::new(),
             are_addresses_announced: true,

@@ -95,6 +95,9 @@ pub(crate) struct Replies {
 pub(crate) struct Reply {
     /// `None`: its end will not be logged.
     pub(crate) name: Option<RequestName>,
+    /// Its site's, by which it is counted ([`sites::Found::number`]).
+    pub(crate) site: u16,
+    pub(crate) status: u16,
     /// Bytes of its body that were or will be sent.
     body_bytes: u64,
     /// When the request's head was complete.
@@ -113,6 +116,7 @@ impl Reply {
     /// A reply in `range` of the stream: `text` is all its text and begins with its head.
     pub(crate) fn new(
         name: Option<RequestName>,
+        (site, status): (u16, u16),
         asked_at: Instant,
         range: StreamRange,
         retransmitted_before: u64,
@@ -122,6 +126,8 @@ impl Reply {
         let head_bytes = u64::try_from(head_bytes(text)).unwrap_or(u64::MAX);
         Self {
             name,
+            site,
+            status,
             body_bytes: all_bytes.saturating_sub(head_bytes),
             asked_at,
             begun_at: None,
@@ -266,7 +272,7 @@ mod tests {
             let bytes: u64 = parts.iter().map(Part::bytes).sum();
             let range = StreamRange::new(start, start + bytes);
             let name = (name > 0).then_some(RequestName(name));
-            replies.push(Reply::new(name, ASKED, range, 7, (text, parts)));
+            replies.push(Reply::new(name, (0, 200), ASKED, range, 7, (text, parts)));
             start += bytes;
         }
         replies

@@ -43,6 +43,8 @@ use rules::{Action, PatternProblem, Redirect, Rule, Rules};
 pub const SITES_MAX: usize = 4096;
 /// Most names of a site.
 pub const NAMES_MAX: usize = 256;
+/// Most sites that are told apart where requests are counted; greatest of [`Found::number`].
+pub const SITES_COUNTED_MAX: u16 = 256;
 
 /// Where certificate authorities look for a proof, over plain HTTP (RFC 8555 s8.3).
 const ACME_PREFIX: &str = "/.well-known/acme-challenge/";
@@ -97,6 +99,8 @@ pub struct Sites {
 
 #[derive(Clone, Debug, Default)]
 struct Compiled {
+    /// As [`Found::number`].
+    number: u16,
     https: Option<Redirect>,
     serves_hidden: bool,
     error_pages: Vec<(Status, Place)>,
@@ -170,6 +174,20 @@ impl Sites {
         };
         sites.number_limits();
         Ok(sites)
+    }
+
+    /// The same, whose requests are counted by these numbers ([`Found::number`]), in the order of [`Sites::new`]. Those
+    /// above [`SITES_COUNTED_MAX`] count as 0.
+    #[must_use]
+    pub fn with_numbers(mut self, numbers: &[u16]) -> Self {
+        for (site, &number) in self.sites.iter_mut().zip(numbers) {
+            site.number = if number > SITES_COUNTED_MAX {
+                0
+            } else {
+                number
+            };
+        }
+        self
     }
 
     /// Tells limits apart: rules without one of their own share that of their site.
@@ -277,6 +295,12 @@ impl Sites {
         }
     }
 
+    /// That of [`Found::number`], of the request's site.
+    #[must_use]
+    pub fn number(&self, request: &Request<'_>) -> u16 {
+        self.site(request).number
+    }
+
     /// What replies to this request say.
     #[must_use]
     pub fn replies(&self, request: &Request<'_>) -> &ReplyConfig {
@@ -323,6 +347,13 @@ pub struct Found<'a> {
 }
 
 impl Found<'_> {
+    /// The number by which requests of the site are counted, 1 to [`SITES_COUNTED_MAX`]; 0: together with those of
+    /// all sites that have none.
+    #[must_use]
+    pub const fn number(&self) -> u16 {
+        self.site.number
+    }
+
     /// What is done with the request, if it asks for an object.
     #[must_use]
     pub fn decide(&self, request: &Request<'_>, client: &Client) -> Verdict {
@@ -351,6 +382,7 @@ impl Compiled {
             (status, place)
         });
         Ok(Self {
+            number: 0,
             https: site.https,
             serves_hidden: site.serves_hidden,
             error_pages: pages.collect(),

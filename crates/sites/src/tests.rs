@@ -226,3 +226,28 @@ fn the_rule_that_was_found_last_is_not_that_of_another_path_or_name() {
         }
     }
 }
+
+#[test]
+fn requests_are_counted_by_the_numbers_of_their_sites() {
+    let all = ["a.example", "*.b.example", "c.example"].map(|name| site(&[name]));
+    let sites = Sites::new(all.into(), Site::default()).unwrap();
+    let sites = sites.with_numbers(&[SITES_COUNTED_MAX, SITES_COUNTED_MAX + 1]);
+    for (name, number) in [
+        ("a.example", SITES_COUNTED_MAX),
+        ("A.example:80", SITES_COUNTED_MAX),
+        ("x.b.example", 0),
+        ("c.example", 0),
+        ("d.example", 0),
+    ] {
+        let head = format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n");
+        let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+            panic!("{head}");
+        };
+        let found = sites.find(&request, &mut LastRule::default());
+        assert_eq!(
+            (found.number(), sites.number(&request)),
+            (number, number),
+            "{name}"
+        );
+    }
+}

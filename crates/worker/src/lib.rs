@@ -51,8 +51,8 @@ use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
 use memory::Arena;
 use session::{
     AddressConflict, Conductor, ConnectionTrace, CrossingError, Histograms, ObjectHandle, Process,
-    ReadError, ReadPlan, RequestLog, Stray, TlsAnswer, TlsPlan, TlsToken, TransmitProgress,
-    Transmitted,
+    ReadError, ReadPlan, RequestLog, SiteCounters, Stray, TlsAnswer, TlsPlan, TlsToken,
+    TransmitProgress, Transmitted,
 };
 use sites::Sites;
 use store::Store;
@@ -812,6 +812,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
     #[must_use]
     pub const fn histograms(&self) -> &Histograms {
         self.conductor.histograms()
+    }
+
+    /// What became of the requests of each site; see [`Conductor::site_counters`].
+    #[must_use]
+    pub const fn site_counters(&self) -> &[SiteCounters] {
+        self.conductor.site_counters()
     }
 
     /// Every counter of every room, in a fixed order, each name once.

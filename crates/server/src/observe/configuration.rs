@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value};
 
+use super::metrics::sites::SiteLabels;
 use crate::settings::{KEYS, Settings};
 
 /// The key of sites, which have a page of their own.
@@ -14,6 +15,7 @@ const SITES: &str = "site";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Configuration {
     settings: Map<String, Value>,
+    site_labels: SiteLabels,
 }
 
 impl Configuration {
@@ -33,7 +35,24 @@ impl Configuration {
                 all.insert(key.name.into(), value);
             }
         }
-        Self { settings: all }
+        Self {
+            settings: all,
+            site_labels: SiteLabels::default(),
+        }
+    }
+
+    /// The same, with the sites that requests are counted by.
+    #[must_use]
+    pub(crate) fn with_site_labels(self, site_labels: SiteLabels) -> Self {
+        Self {
+            site_labels,
+            ..self
+        }
+    }
+
+    /// The sites that requests are counted by.
+    pub(crate) const fn site_labels(&self) -> &SiteLabels {
+        &self.site_labels
     }
 
     /// The same, but with what `running` has of these keys: their new values wait for a restart.

@@ -16,7 +16,7 @@ use std::time::{self, SystemTime};
 
 use clock::Instant;
 use memory::traffic::MemoryTraffic;
-use session::Histograms;
+use session::{Histograms, SiteCounters};
 use tracing::warn;
 
 use crate::failure::Failure;
@@ -43,12 +43,13 @@ pub(crate) struct MonitoringSetup {
 
 impl MonitoringSetup {
     /// Opens what the settings ask for, with the rights of the start. A file that is made belongs to
-    /// `owner`, a user and a group. `inherit`: a socket that listens there already.
+    /// `owner`, a user and a group. `configuration` is in force. `inherit`: a socket that listens there already.
     ///
     /// # Errors
     /// What cannot be opened, and what to do about it.
     pub(crate) fn open(
         settings: &Settings,
+        configuration: Configuration,
         owner: Option<(u32, u32)>,
         inherit: impl FnOnce(SocketAddr) -> Option<TcpListener>,
     ) -> Result<Self, Failure> {
@@ -59,7 +60,7 @@ impl MonitoringSetup {
             metrics: (settings.metrics)
                 .map(|address| Self::open_metrics(address, inherit(address)))
                 .transpose()?,
-            configuration: Configuration::of(settings),
+            configuration,
         })
     }
 
@@ -220,6 +221,17 @@ pub(crate) fn request_log(outputs: &Outputs) -> Option<AccessLog> {
     ))
 }
 
+/// What a worker has counted.
+#[derive(Debug)]
+pub(crate) struct Told<'a> {
+    /// Counters and gauges.
+    pub pairs: Vec<Pair>,
+    /// How long things took.
+    pub histograms: &'a Histograms,
+    /// By site; empty: not counted.
+    pub sites: &'a [SiteCounters],
+}
+
 /// What one worker says of itself.
 #[derive(Debug)]
 pub(crate) struct Publisher {
@@ -232,12 +244,17 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// For a worker with these counters, whose clock read zero at `epoch`. `has_readers`: they are
-    /// asked for while it runs.
+    /// For a worker with these counters, and those of so many sites, whose clock read zero at `epoch`.
+    /// `has_readers`: they are asked for while it runs.
     #[must_use]
-    pub(crate) fn new(counters: &[Pair], epoch: time::Instant, has_readers: bool) -> Self {
+    pub(crate) fn new(
+        counters: &[Pair],
+        sites: usize,
+        epoch: time::Instant,
+        has_readers: bool,
+    ) -> Self {
         Self {
-            page: Arc::new(Page::new(counters, epoch)),
+            page: Arc::new(Page::new(counters, epoch).with_sites(sites)),
             has_readers,
             published_at: Instant::ZERO,
             is_changed: false,
@@ -251,20 +268,21 @@ impl Publisher {
     }
 
     /// Call it after each round; `progressed`: the round did something.
-    pub(crate) fn on_round(
+    pub(crate) fn on_round<'a>(
         &mut self,
         now: Instant,
         progressed: bool,
         connections: usize,
-        counters: impl FnOnce() -> (Vec<Pair>, Histograms),
+        counters: impl FnOnce() -> Told<'a>,
     ) {
         self.page.beat(now, connections);
         self.is_changed |= progressed;
         let is_due = self.has_readers && self.is_changed;
         if is_due && now >= self.published_at + PUBLISH_EVERY {
-            let (pairs, histograms) = counters();
-            self.page.publish(&pairs);
-            self.page.publish_histograms(&histograms);
+            let told = counters();
+            self.page.publish_sites(told.sites);
+            self.page.publish(&told.pairs);
+            self.page.publish_histograms(told.histograms);
             self.published_at = now;
             self.is_changed = false;
         }
@@ -278,7 +296,7 @@ mod tests {
     use clock::{Duration, Instant};
     use session::Histograms;
 
-    use super::{Monitoring, Publisher, request_log};
+    use super::{Monitoring, Publisher, Told, request_log};
     use crate::observe::metrics::PUBLISH_EVERY;
 
     const NANO: Duration = Duration::from_nanos(1);
@@ -286,13 +304,18 @@ mod tests {
     #[test]
     fn counters_are_published_once_a_second_and_only_after_progress() {
         let epoch = std::time::Instant::now();
-        let mut publisher = Publisher::new(&[("a_count", 0)], epoch, true);
+        let mut publisher = Publisher::new(&[("a_count", 0)], 0, epoch, true);
+        let histograms = Histograms::default();
         let page = publisher.page().clone();
         let asked = Cell::new(0);
         let mut round = |at, progressed| {
             publisher.on_round(at, progressed, 3, || {
                 asked.set(asked.get() + 1);
-                (vec![("a_count", asked.get())], Histograms::default())
+                Told {
+                    pairs: vec![("a_count", asked.get())],
+                    histograms: &histograms,
+                    sites: &[],
+                }
             });
             assert_eq!(page.connections(), 3);
             page.pairs().next().unwrap().1
@@ -312,7 +335,7 @@ mod tests {
 
     #[test]
     fn without_metrics_no_counters_are_collected() {
-        let mut publisher = Publisher::new(&[], std::time::Instant::now(), false);
+        let mut publisher = Publisher::new(&[], 0, std::time::Instant::now(), false);
         publisher.on_round(Instant::FAR_FUTURE, true, 1, || {
             unreachable!("nobody reads them")
         });

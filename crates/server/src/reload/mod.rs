@@ -21,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::failure::Failure;
 use crate::observe::configuration::Configuration;
+use crate::observe::metrics::sites::SiteLabels;
 use crate::settings::sites::{compile, directories};
 use crate::settings::{FileConfig, Settings};
 use crate::tls;
@@ -66,6 +67,8 @@ pub(crate) struct Source {
     settings: Settings,
     files: OperatorFiles,
     tls: Option<tls::Source>,
+    /// Of the sites so far; `None`: requests are not counted by site.
+    labels: Option<RefCell<SiteLabels>>,
 }
 
 impl Source {
@@ -75,10 +78,12 @@ impl Source {
     /// As [`tls::Source::new`].
     pub(crate) fn new(settings: &Settings, files: OperatorFiles) -> Result<Self, Failure> {
         let tls = settings.https.as_ref().map(tls::Source::new).transpose()?;
+        let counts_by_site = settings.conductor.counts_by_site;
         Ok(Self {
             settings: settings.clone(),
             files,
             tls,
+            labels: counts_by_site.then(RefCell::default),
         })
     }
 
@@ -153,7 +158,7 @@ impl Source {
     fn load_with(&self, settings: &Settings) -> Result<Loaded, Failure> {
         let opened = directories(&self.settings);
         let failures = RefCell::new(Vec::new());
-        let sites = compile(settings, &opened, |link| {
+        let mut sites = compile(settings, &opened, |link| {
             let text = self.files.read_file(link.file());
             let text = text.map_err(|error| link.refuse_file(&error));
             Ok(text
@@ -170,13 +175,21 @@ impl Source {
             .transpose()
             .map_err(|failure| failures.extend(failure.into_reasons()));
         Failure::all(failures)?;
+        let mut configuration = Configuration::of(settings);
+        if let Some(labels) = &self.labels {
+            let mut labels = labels.borrow_mut();
+            let names = settings.sites.iter().filter_map(|site| site.first_name());
+            let numbers: Vec<u16> = names.map(|name| labels.number(name)).collect();
+            sites = sites.with_numbers(&numbers);
+            configuration = configuration.with_site_labels(labels.clone());
+        }
         Ok(Loaded {
             tls: tls.ok().flatten(),
             sites: Arc::new(sites),
             site_count: settings.sites.len(),
             log: settings.log,
             waiting: Vec::new(),
-            configuration: Configuration::of(settings),
+            configuration,
         })
     }
 }

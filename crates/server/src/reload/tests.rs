@@ -182,3 +182,50 @@ fn what_is_read_at_sighup_is_named_to_the_reader_at_start() {
     paths.sort_unstable();
     assert_eq!(Source::paths(&source.settings), paths);
 }
+
+#[test]
+fn a_site_is_counted_by_the_same_number_after_a_reload() {
+    let files = Files::new();
+    let config = |begin: &str, names: &[&str]| {
+        let site = |name: &&str| format!("[[site]]\nnames = [\"{name}\", \"www.{name}\"]\n");
+        format!(
+            "{begin}\n{}[[site]]\n",
+            names.iter().map(site).collect::<String>()
+        )
+    };
+    let number = |loaded: &Loaded, name: &str| {
+        let head = format!("GET /x HTTP/1.1\r\nHost: {name}\r\n\r\n");
+        let http::Parsed::Complete { request, .. } = http::parse_request(head.as_bytes()) else {
+            panic!("a whole head");
+        };
+        loaded.sites.number(&request)
+    };
+    let numbers = |loaded: &Loaded| {
+        let names = ["www.a.example", "b.example", "c.example", "d.example"];
+        names.map(|name| number(loaded, name))
+    };
+    let on = "metrics_by_site = true";
+    let source = source(&files, &config(on, &["a.example", "b.example"]));
+    assert_eq!(numbers(&source.load_first().unwrap()), [1, 2, 0, 0]);
+    files.write("atlas.toml", config(on, &["c.example", "b.example"]));
+    assert_eq!(numbers(&source.load().unwrap()), [0, 2, 3, 0]);
+    // Whether sites are counted waits for a restart.
+    files.write("atlas.toml", config("", &["a.example"]));
+    let loaded = source.load().unwrap();
+    assert_eq!(loaded.waiting, ["metrics_by_site"]);
+    assert_eq!(numbers(&loaded), [1, 0, 0, 0]);
+    let labels = loaded.configuration.site_labels().clone().into_labels();
+    assert_eq!(labels, ["(other)", "a.example", "b.example", "c.example"]);
+}
+
+#[test]
+fn sites_have_no_numbers_if_they_are_not_counted() {
+    let files = Files::new();
+    let source = source(&files, "[[site]]\nnames = [\"a.example\"]\n");
+    let loaded = source.load_first().unwrap();
+    let head = b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let http::Parsed::Complete { request, .. } = http::parse_request(head) else {
+        panic!("a whole head");
+    };
+    assert_eq!(loaded.sites.number(&request), 0);
+}

@@ -38,7 +38,7 @@ use self::mailbox::{Command, MailSender, Mailbox, QUESTIONS_MAX, STRAYS_MAX, Wak
 use self::wait::{EMPTY_ROUNDS, Source};
 use crate::failure::Failure;
 use crate::observe::metrics::Page;
-use crate::observe::monitoring::Publisher;
+use crate::observe::monitoring::{Publisher, Told};
 use crate::observe::report::Pair;
 use crate::take_over::packets::{Packets, Passed};
 
@@ -146,13 +146,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
     pub(crate) fn new(worker: Worker<L, D>, drive: Drive) -> Self {
         let counters = Counters::default();
         let pairs = all_counters(&worker, &counters);
+        let sites = worker.site_counters().len();
         Self {
             worker,
             number: drive.number,
             epoch: drive.epoch,
             mailbox: drive.mailbox,
             next_worker: drive.next_worker,
-            publisher: Publisher::new(&pairs, drive.epoch, drive.has_readers),
+            publisher: Publisher::new(&pairs, sites, drive.epoch, drive.has_readers),
             supervisor: drive.supervisor,
             ending: Ending::No,
             empty_rounds: 0,
@@ -453,9 +454,12 @@ impl<L: Link, D: Disk> Serving<L, D> {
     fn observe(&mut self, now: Instant, progressed: bool) {
         let (worker, counters) = (&self.worker, &self.counters);
         let connections = worker.connection_count();
-        self.publisher.on_round(now, progressed, connections, || {
-            (all_counters(worker, counters), worker.histograms().clone())
-        });
+        self.publisher
+            .on_round(now, progressed, connections, || Told {
+                pairs: all_counters(worker, counters),
+                histograms: worker.histograms(),
+                sites: worker.site_counters(),
+            });
         while let Some(Warning { severity, text }) = self.worker.poll_warning(now) {
             match severity {
                 Severity::Warning => warn!("{text}"),

@@ -413,6 +413,11 @@ settings! {
             metrics: Option<String>,
         };
 
+    METRICS_BY_SITE = metrics_by_site: bool => conductor.counts_by_site,
+        Kind::Switch,
+        "Whether `/metrics` has requests, bytes, replies and times to the first byte by site as well: \
+         [the first 256 sites](metrics.md#by-site).";
+
     CORS = cors: bool => replies.cors,
         Kind::Switch,
         "Whether web pages of any origin may play what is served (`Access-Control-Allow-Origin: \

@@ -176,9 +176,10 @@ fn serve_after(settings: &Settings, predecessor: &mut Option<Predecessor>) -> Re
     let loaded = files.load_first()?;
     check_addresses(settings)?;
     let owner = identity.new_owner();
-    let monitoring = MonitoringSetup::open(settings, owner, |address| {
-        predecessor.as_mut()?.take_metrics(address)
-    })?;
+    let monitoring =
+        MonitoringSetup::open(settings, loaded.configuration.clone(), owner, |address| {
+            predecessor.as_mut()?.take_metrics(address)
+        })?;
     for (_, path) in written_later(settings) {
         files::make_for(owner, &path);
     }

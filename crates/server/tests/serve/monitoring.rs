@@ -273,3 +273,76 @@ fn failures_are_logged_with_the_file_or_the_client() {
     atlas.signal(libc::SIGTERM);
     assert_eq!(atlas.end().code, Some(0));
 }
+
+/// Two sites on two workers, and names that are no site's.
+#[test]
+fn requests_are_counted_by_site_if_that_is_wanted() {
+    const CONFIG: &str = "[[site]]\nnames = [\"a.example\", \"www.a.example\"]\n\
+                          [[site]]\nnames = [\"b.example\"]\n";
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let config = directory.path().join("atlas.toml");
+    let words = [
+        "--metrics",
+        METRICS,
+        "--workers",
+        "2",
+        "--config",
+        config.to_str().unwrap(),
+    ];
+    for (begin, is_on) in [("metrics_by_site = true\n", true), ("", false)] {
+        std::fs::write(&config, format!("{begin}{CONFIG}")).unwrap();
+        let mut atlas = Atlas::start(&lab, directory.path(), &words);
+        atlas.ready();
+        let ask = |name: &str, path: &str| {
+            let (host, url) = (format!("Host: {name}"), format!("http://10.77.0.2/{path}"));
+            lab.curl(&["--header", &host, &url]).len()
+        };
+        // Each by a connection of its own: some to each worker.
+        for _ in 0..8 {
+            assert_eq!(ask("www.a.example", "film.bin"), bytes.len());
+            ask("b.example", "none.bin");
+            ask("c.example", "film.bin");
+        }
+        // What is counted by site is published before the histograms.
+        let text = loop {
+            let text =
+                String::from_utf8(lab.curl(&[&format!("http://{METRICS}/metrics")])).unwrap();
+            let all = "\natlas_http_last_byte_seconds_count 24\n";
+            if text.contains(all) {
+                break text;
+            }
+        };
+        if let Some(families) = parsed_by_others(text.as_bytes()) {
+            assert_eq!(families, text.matches("# TYPE ").count());
+        }
+        let told = |sample: &str| {
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix(sample));
+            lines
+                .next()
+                .map(|value| value.trim().parse::<u64>().unwrap())
+        };
+        for (name, class) in [
+            ("a.example", "2xx"),
+            ("b.example", "4xx"),
+            ("(other)", "4xx"),
+        ] {
+            let site = format!("site=\"{name}\"");
+            let requests = format!("atlas_site_request_total{{{site}}}");
+            let replies = format!("atlas_site_reply_total{{{site},class=\"{class}\"}}");
+            let times = format!("atlas_site_first_byte_seconds_count{{{site}}}");
+            for sample in [requests, replies, times] {
+                assert_eq!(told(&sample), is_on.then_some(8), "{sample}");
+            }
+        }
+        if is_on {
+            let sent = told("atlas_site_sent_bytes_total{site=\"a.example\"}").unwrap();
+            let least = 8 * bytes.len() as u64;
+            assert!((least..least + 8 * 1000).contains(&sent), "{sent}");
+        } else {
+            assert!(!text.contains("atlas_site_"), "{text}");
+        }
+        atlas.signal(libc::SIGTERM);
+        assert_eq!(atlas.end().code, Some(0));
+    }
+}

@@ -1,6 +1,5 @@
 //! Replies: what the store answered to a request's look-up is queued for its client.
 
-use core::net::IpAddr;
 use std::sync::Arc;
 
 use clock::{Duration, Instant};
@@ -11,6 +10,7 @@ use tcp::StreamRange;
 
 use super::Conductor;
 use super::input::untoken;
+use super::telemetry::Answered;
 use crate::client::{Client, Exchange, HeldRequest, low_micros};
 use crate::fetch::ReadShape;
 use crate::stream_map::{Layout, ObjectPlace};
@@ -154,20 +154,24 @@ impl Conductor {
         client.asked_us = low_micros(now);
         self.telemetry.counters.http_reply_count += 1;
         self.telemetry.counters.http_error_count += 1;
-        self.push_reply(now, index, None, None, status.code());
+        let answered = Answered {
+            asked: None,
+            site: 0,
+            status: status.code(),
+        };
+        self.push_reply(now, index, None, answered);
         if let Some(client) = self.connections.clients.entry_mut(index) {
             client.stop_taking_requests();
         }
     }
 
-    /// Queues the reply in the draft. `asked` is that of [`super::telemetry::Telemetry::log_request`].
+    /// Queues the reply in the draft.
     fn push_reply(
         &mut self,
         now: Instant,
         index: u32,
         object: Option<ObjectPlace>,
-        asked: Option<(IpAddr, usize)>,
-        status: u16,
+        answered: Answered,
     ) {
         let frame_bytes = self.frame_bytes();
         let Some(client) = self.connections.clients.entry_mut(index) else {
@@ -180,7 +184,7 @@ impl Conductor {
         client.tcp.append(now, bytes);
         let range = StreamRange::new(start, start + bytes);
         self.telemetry
-            .log_request(now, client, asked, status, &self.draft, range);
+            .log_request(now, client, answered, &self.draft, range);
         self.telemetry
             .record(now, client, || TraceEvent::Queued { range });
     }
@@ -203,9 +207,8 @@ impl Conductor {
         let Parsed::Complete { request, .. } = http::parse_request(client.input.as_slice()) else {
             unreachable!("a request that was complete stays so");
         };
-        let rule = (self.config.sites)
-            .find(&request, &mut self.draft.last_rule)
-            .rule;
+        let found = self.config.sites.find(&request, &mut self.draft.last_rule);
+        let (rule, site) = (found.rule, found.number());
         let rate = rule.rate;
         let mut options = ReplyOptions {
             config: &rule.replies,
@@ -228,9 +231,13 @@ impl Conductor {
         let needs_read = parts.iter().any(|part| matches!(part, Part::Object { .. }));
         let status = reply.status.code();
         let source = (self.config.sites).source(&request, client.source());
-        let asked = (source, usize::from(held.head_bytes));
+        let answered = Answered {
+            asked: Some((source, usize::from(held.head_bytes))),
+            site,
+            status,
+        };
         client.begin_rate(client.tcp.end(), rate, self.config.tcp.rate_max);
-        self.push_reply(now, index, place, Some(asked), status);
+        self.push_reply(now, index, place, answered);
         if held.beginnings == 0 {
             self.telemetry.counters.http_reply_count += 1;
         }

@@ -7,7 +7,7 @@ use core::net::IpAddr;
 
 use clock::{Duration, Instant};
 use http::{Cmcd, HeadText, Parsed};
-use sites::Sites;
+use sites::{SITES_COUNTED_MAX, Sites};
 use tcp::{CloseReason, FourTuple, SegmentDrop, StreamRange};
 use wire::TcpRepr;
 
@@ -15,16 +15,29 @@ use super::Conductor;
 use super::replies::ReplyDraft;
 use crate::client::{Client, Exchange};
 use crate::connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
-use crate::counters::{Counters, Histograms};
+use crate::counters::{Counters, Histograms, SiteCounters};
 use crate::request_log::{Reply, UnsentBytes};
 use crate::warning::PendingWarnings;
 use crate::{Config, LoggedRequest, ReplyEnd, RequestLog, STATUS_CLIENT_LEFT, Warning};
+
+/// A request that is answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    /// Who asks, and how many bytes of the input its request is; `None`: the peer, and all of it.
+    pub(super) asked: Option<(IpAddr, usize)>,
+    /// Its site's number ([`sites::Found::number`]).
+    pub(super) site: u16,
+    /// The reply's.
+    pub(super) status: u16,
+}
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Telemetry {
     pub(super) counters: Counters,
     pub(super) histograms: Histograms,
+    /// By [`sites::Found::number`]; empty: requests are not counted by site.
+    by_site: Box<[SiteCounters]>,
     /// Events that harmed clients since the last poll.
     warnings: PendingWarnings,
     /// What players say of their playback is read.
@@ -46,6 +59,13 @@ impl Conductor {
     #[must_use]
     pub const fn histograms(&self) -> &Histograms {
         &self.telemetry.histograms
+    }
+
+    /// What became of the requests of each site so far, by [`sites::Found::number`]; empty: they are not counted by
+    /// site.
+    #[must_use]
+    pub const fn site_counters(&self) -> &[SiteCounters] {
+        &self.telemetry.by_site
     }
 
     /// An event that harmed a client: the last one of its kind, and how many of that kind there were
@@ -86,8 +106,14 @@ impl Conductor {
 
 impl Telemetry {
     pub(super) fn new(config: &Config) -> Self {
+        let sites = if config.counts_by_site {
+            usize::from(SITES_COUNTED_MAX) + 1
+        } else {
+            0
+        };
         Self {
             reads_cmcd: config.reads_cmcd,
+            by_site: vec![SiteCounters::default(); sites].into(),
             ..Self::default()
         }
     }
@@ -177,17 +203,20 @@ impl Telemetry {
         trace.record(now, &tuple, &TraceEvent::Evaluated(&info));
     }
 
-    /// The reply in `draft` was queued in `range` of the stream. `asked`: who asks, and how many bytes of the
-    /// input its request is; `None`: the peer, and all of it.
+    /// The reply in `draft` was queued in `range` of the stream.
     pub(super) fn log_request(
         &mut self,
         now: Instant,
         client: &mut Client,
-        asked: Option<(IpAddr, usize)>,
-        status: u16,
+        answered: Answered,
         draft: &ReplyDraft,
         range: StreamRange,
     ) {
+        let Answered {
+            asked,
+            site,
+            status,
+        } = answered;
         let mut name = None;
         if self.reads_cmcd || self.request_log.is_some() {
             let request = client.logged_request(asked, status);
@@ -206,7 +235,7 @@ impl Telemetry {
         let retransmitted = client.tcp.retransmitted_bytes();
         let parts = (draft.text.as_slice(), draft.parts.as_slice());
         let asked_at = now - client.asked_for(now);
-        let reply = Reply::new(name, asked_at, range, retransmitted, parts);
+        let reply = Reply::new(name, (site, status), asked_at, range, retransmitted, parts);
         client.replies.push(reply);
         client.has_unbegun_reply = true;
     }
@@ -263,7 +292,15 @@ impl Telemetry {
         if let (Some(log), Some(name)) = (&mut self.request_log, reply.name) {
             log.end(name, &end);
         }
+        self.count_by_site(reply.site, reply.status, &end);
         end
+    }
+
+    /// A request of the site with this number is over.
+    fn count_by_site(&mut self, site: u16, status: u16, end: &ReplyEnd) {
+        if let Some(counters) = self.by_site.get_mut(usize::from(site)) {
+            counters.note(status, end);
+        }
     }
 
     /// The end of the client's stream was cut off, with what it had of objects: the replies that were in it
@@ -284,23 +321,28 @@ impl Telemetry {
         while let Some(reply) = client.replies.pop_first(0) {
             self.log_end(now, client, &reply);
         }
-        let Some(log) = self.request_log.as_deref_mut() else {
+        if self.request_log.is_none() && self.by_site.is_empty() {
             return;
-        };
+        }
         if let Exchange::LookUp(held) | Exchange::Changed(_, held) = client.exchange {
             let peer = client.source();
-            let source = match http::parse_request(client.input.as_slice()) {
-                Parsed::Complete { request, .. } => sites.source(&request, peer),
-                _ => peer,
+            let (source, site) = match http::parse_request(client.input.as_slice()) {
+                Parsed::Complete { request, .. } => {
+                    (sites.source(&request, peer), sites.number(&request))
+                }
+                _ => (peer, 0),
             };
+            let end = ReplyEnd {
+                last_byte: client.asked_for(now),
+                smoothed_rtt: client.tcp.smoothed_rtt(),
+                ..ReplyEnd::default()
+            };
+            self.count_by_site(site, STATUS_CLIENT_LEFT, &end);
             let asked = (source, usize::from(held.head_bytes));
             let request = client.logged_request(Some(asked), STATUS_CLIENT_LEFT);
-            if let Some(name) = log.begin(&request) {
-                let end = ReplyEnd {
-                    last_byte: client.asked_for(now),
-                    smoothed_rtt: client.tcp.smoothed_rtt(),
-                    ..ReplyEnd::default()
-                };
+            if let Some(log) = &mut self.request_log
+                && let Some(name) = log.begin(&request)
+            {
                 log.end(name, &end);
             }
         }

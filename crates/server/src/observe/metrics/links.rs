@@ -4,9 +4,9 @@
 //! counted (`link_bypass_end_events`). It refuses to tell of anything that is a number. Bound: a few words for
 //! each worker.
 
-use std::fmt::Write as _;
-
 use link::{Checksums, FramePath, ProgramPlace};
+
+use super::text::escaped;
 
 /// The metric's family; its samples are named so with `_info` behind.
 pub(crate) const FAMILY: &str = "atlas_link";
@@ -42,19 +42,11 @@ impl LinkInfo {
             Checksums::Device => "device",
             Checksums::Software => "software",
         };
-        let mut labels = format!("{{worker=\"{worker}\",link=\"{kind}\",interface=\"");
-        for letter in self.interface.chars() {
-            // OpenMetrics: what ends a value, and what escapes.
-            if matches!(letter, '"' | '\\') {
-                labels.push('\\');
-            }
-            labels.push(letter);
-        }
-        let _ = write!(
-            labels,
-            "\",xdp=\"{program}\",zero_copy=\"{zero_copy}\",loans=\"{lends}\",checksums=\"{checksums}\"}}"
-        );
-        labels
+        let interface = escaped(&self.interface);
+        format!(
+            "{{worker=\"{worker}\",link=\"{kind}\",interface=\"{interface}\",xdp=\"{program}\",zero_copy=\"{zero_copy}\",\
+             loans=\"{lends}\",checksums=\"{checksums}\"}}"
+        )
     }
 }
 

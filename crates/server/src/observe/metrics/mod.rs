@@ -11,6 +11,7 @@ pub(crate) mod listener;
 mod memory_traffic;
 pub(crate) mod overview;
 pub(crate) mod process;
+pub(crate) mod sites;
 pub(crate) mod table;
 pub(crate) mod text;
 
@@ -19,7 +20,7 @@ use std::time;
 
 use clock::{Duration, Instant};
 use counters::Histogram;
-use session::Histograms;
+use session::{Histograms, SiteCounters};
 
 use crate::observe::report::Pair;
 
@@ -48,6 +49,8 @@ pub(crate) struct Page {
     names: Vec<&'static str>,
     values: Vec<AtomicU64>,
     histograms: [[AtomicU64; Histogram::VALUES]; Histograms::COUNT],
+    /// By site; empty: requests are not counted by site.
+    sites: Vec<[AtomicU64; SiteCounters::VALUES]>,
     /// The worker's time at its last round, nanoseconds.
     round_at: AtomicU64,
     /// Its connections then.
@@ -67,6 +70,7 @@ impl Page {
             names: pairs.iter().map(|(name, _)| *name).collect(),
             values: pairs.iter().map(|_| AtomicU64::new(0)).collect(),
             histograms: Default::default(),
+            sites: Vec::new(),
             round_at: AtomicU64::new(0),
             connections: AtomicUsize::new(0),
             is_leaving: AtomicBool::new(false),
@@ -76,6 +80,14 @@ impl Page {
         page.publish(pairs);
         page.beat(page.now(), 0);
         page
+    }
+
+    /// The same page, which holds the counters of so many sites, too.
+    #[must_use]
+    pub(crate) fn with_sites(mut self, count: usize) -> Self {
+        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
+        self.sites.resize_with(count, zeros);
+        self
     }
 
     /// Copies the counters, which are those the page was made for, in the same order.
@@ -103,6 +115,23 @@ impl Page {
         self.histograms.each_ref().map(|places| {
             let values = places.each_ref();
             Histogram::from_values(values.map(|value| value.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// Copies what was counted by site.
+    pub(crate) fn publish_sites(&self, sites: &[SiteCounters]) {
+        for (places, counters) in self.sites.iter().zip(sites) {
+            for (place, value) in places.iter().zip(counters.values()) {
+                place.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What was counted by site as it was published last; empty: nothing is.
+    pub(crate) fn sites(&self) -> impl Iterator<Item = SiteCounters> {
+        self.sites.iter().map(|places| {
+            let values = places.each_ref();
+            SiteCounters::from_values(values.map(|value| value.load(Ordering::Relaxed)))
         })
     }
 

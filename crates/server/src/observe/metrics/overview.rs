@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use counters::{CounterSet as _, Histogram, Meaning, Value as _, counters};
 use memory::traffic::MemoryTraffic;
-use session::Histograms;
+use session::{Histograms, SiteCounters};
 
 use super::links::LinkInfo;
 use super::{Health, Page};
@@ -147,6 +147,23 @@ impl Overview {
         Histograms::MEANINGS.iter().zip(sums)
     }
 
+    /// The label of each site, and what all workers counted of it; empty: requests are not counted by site.
+    pub(crate) fn sites(&self) -> Vec<(String, SiteCounters)> {
+        let labels = {
+            let configuration = self.configuration.lock();
+            let configuration = configuration.unwrap_or_else(PoisonError::into_inner);
+            configuration.site_labels().clone().into_labels()
+        };
+        let mut pages = self.workers.iter().map(|page| page.sites());
+        let mut sums: Vec<SiteCounters> = pages.next().into_iter().flatten().collect();
+        for page in pages {
+            for (sum, counters) in sums.iter_mut().zip(page) {
+                *sum = sum.plus(&counters);
+            }
+        }
+        labels.into_iter().zip(sums).collect()
+    }
+
     /// That of the worker who is worst off.
     #[must_use]
     pub(crate) fn health(&self) -> Health {
@@ -197,8 +214,10 @@ pub(crate) mod tests {
     use std::time;
 
     use clock::Instant;
+    use session::SiteCounters;
 
-    use super::{LinkInfo, Outputs, Overview, sum};
+    use super::{Configuration, LinkInfo, Outputs, Overview, sum};
+    use crate::observe::metrics::sites::SiteLabels;
     use crate::observe::metrics::{Health, Page};
 
     /// Of these workers.
@@ -236,6 +255,33 @@ pub(crate) mod tests {
         assert_eq!(sum([vec![("a_count", 7)]]), [("a_count", 7)]);
         let end = |seconds| vec![("tls_certificate_end_unix_seconds", seconds)];
         assert_eq!(sum([end(5), end(7), end(6)]), end(7));
+    }
+
+    #[test]
+    fn what_workers_count_of_a_site_is_added_up_and_without_labels_nothing_is_told() {
+        let mut labels = SiteLabels::default();
+        labels.number("a.example");
+        let configuration = Configuration::default().with_site_labels(labels);
+        let counted = |request_count| {
+            let page = page(0).with_sites(3);
+            let site = |request_count| SiteCounters {
+                request_count,
+                ..SiteCounters::default()
+            };
+            page.publish_sites(&[site(1), site(request_count), site(9)]);
+            page
+        };
+        let told = |pages: Vec<Page>| -> Vec<(String, u64)> {
+            let overview = overview(pages);
+            *overview.configuration.lock().unwrap() = configuration.clone();
+            let sites = overview.sites().into_iter();
+            sites
+                .map(|(label, site)| (label, site.request_count))
+                .collect()
+        };
+        let expected = [("(other)".to_owned(), 2), ("a.example".to_owned(), 12)];
+        assert_eq!(told(vec![counted(5), counted(7)]), expected);
+        assert_eq!(told(vec![page(0), page(0)]), []);
     }
 
     #[test]

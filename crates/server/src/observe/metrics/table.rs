@@ -29,7 +29,10 @@ const SETS: [&[Meaning]; 11] = [
     session::Histograms::MEANINGS,
 ];
 
-/// Every counter.
+/// Those that are told by site, at `/metrics` only ([`super::sites`]).
+const BY_SITE: &[Meaning] = session::SiteCounters::MEANINGS;
+
+/// Every counter that is told of the server as a whole.
 pub(super) fn all() -> impl Iterator<Item = &'static Meaning> {
     SETS.into_iter().flatten()
 }
@@ -45,12 +48,18 @@ pub(crate) fn meaning_of(counter: &str) -> Option<&'static Meaning> {
 pub(crate) fn markdown() -> String {
     let mut text =
         String::from("| On stderr | At `/metrics` | Kind | Meaning |\n|---|---|---|---|\n");
-    for Meaning { name, kind, help } in all() {
+    let told = all().map(|meaning| (meaning, true));
+    let by_site = BY_SITE.iter().map(|meaning| (meaning, false));
+    for (Meaning { name, kind, help }, is_on_stderr) in told.chain(by_site) {
         let family = family_of(name);
-        let (name, sample, kind) = match kind {
-            Kind::Counter => (format!("`{name}`"), format!("{family}_total"), "counter"),
-            Kind::Gauge => (format!("`{name}`"), family, "gauge"),
-            Kind::Histogram => ("-".to_owned(), family, "histogram"),
+        let name = match kind {
+            Kind::Counter | Kind::Gauge if is_on_stderr => format!("`{name}`"),
+            _ => "-".to_owned(),
+        };
+        let (sample, kind) = match kind {
+            Kind::Counter => (format!("{family}_total"), "counter"),
+            Kind::Gauge => (family, "gauge"),
+            Kind::Histogram => (family, "histogram"),
         };
         let _ = writeln!(text, "| {name} | `{sample}` | {kind} | {help} |");
     }
@@ -61,10 +70,11 @@ pub(crate) fn markdown() -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Meaning, all, family_of, meaning_of};
+    use super::{BY_SITE, Meaning, all, family_of, meaning_of};
 
     #[test]
     fn names_are_unique_and_meanings_are_sentences() {
+        let all = || all().chain(BY_SITE);
         let names: BTreeSet<_> = all().map(|meaning| meaning.name).collect();
         assert_eq!(names.len(), all().count());
         let families: BTreeSet<_> = names.iter().map(|name| family_of(name)).collect();

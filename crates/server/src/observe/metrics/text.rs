@@ -12,6 +12,7 @@ use super::links;
 use super::memory_traffic;
 use super::overview::Overview;
 use super::process::ProcessFacts;
+use super::sites;
 use super::table::meaning_of;
 use crate::observe::report::Pair;
 use crate::start::host::CpuTimes;
@@ -72,6 +73,7 @@ pub(crate) fn encode(overview: &Overview, process: &ProcessFacts) -> String {
     for (meaning, histogram) in overview.histograms() {
         text.histogram(meaning, &histogram);
     }
+    sites::encode(&overview.sites(), &mut text);
     text.0.push_str("# EOF\n");
     text.0
 }
@@ -150,6 +152,12 @@ impl Display for Seconds {
     }
 }
 
+/// The value of a label as OpenMetrics has it: what would end it is escaped, and what escapes.
+pub(super) fn escaped(value: &str) -> String {
+    let value = value.replace('\\', r"\\").replace('"', "\\\"");
+    value.replace('\n', r"\n")
+}
+
 /// The text as far as it was written.
 #[derive(Default)]
 pub(super) struct Text(pub(super) String);
@@ -180,16 +188,25 @@ impl Text {
     fn histogram(&mut self, meaning: &Meaning, histogram: &Histogram) {
         let family = family_of(meaning.name);
         self.family(&family, "histogram", meaning.help);
+        self.buckets(&family, "", histogram);
+    }
+
+    /// The samples of a histogram. `label` is had by each of them; empty: none is.
+    pub(super) fn buckets(&mut self, family: &str, label: &str, histogram: &Histogram) {
+        let (comma, labels) = match label {
+            "" => ("", String::new()),
+            label => (",", format!("{{{label}}}")),
+        };
         let bucket = format!("{family}_bucket");
         let mut all = 0;
         for (bound_us, count) in histogram.at_most() {
             let bound = bound_us.map_or_else(|| "+Inf".to_owned(), bound_text);
-            self.sample(&bucket, &format!("{{le=\"{bound}\"}}"), count);
+            self.sample(&bucket, &format!("{{{label}{comma}le=\"{bound}\"}}"), count);
             all = count;
         }
         let sum = Seconds(histogram.sum_ns() / 1_000);
-        self.sample(&format!("{family}_sum"), "", sum);
-        self.sample(&format!("{family}_count"), "", all);
+        self.sample(&format!("{family}_sum"), &labels, sum);
+        self.sample(&format!("{family}_count"), &labels, all);
     }
 
     /// The lines about a family. Its unit is the last word of its name, where that is one of the
@@ -286,7 +303,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in:\n{text}");
         }
-        assert!(text.ends_with("\n# EOF\n"));
+        assert!(text.ends_with("\n# EOF\n") && !text.contains("atlas_site_"));
         assert!(!encode(&overview, &ProcessFacts::of_cpu(None)).contains("cpu"));
     }
 
@@ -345,8 +362,10 @@ mod tests {
         let is_output = |name| OutputCounters::MEANINGS.iter().any(|it| it.name == name);
         let counters = all().filter(|it| it.kind != Kind::Histogram && !is_output(it.name));
         let pairs: Vec<_> = counters.map(|meaning| (meaning.name, 0)).collect();
-        let overview = overview(vec![Page::new(&pairs, std::time::Instant::now())]);
+        let page = || Page::new(&pairs, std::time::Instant::now()).with_sites(2);
+        let overview = overview(vec![page(), page()]);
         let text = to_plain(&encode(&overview, &ProcessFacts::read()));
+        assert!(text.contains("\natlas_site_reply_total{site=\"(other)\",class=\"5xx\"} 0\n"));
         let mut promtool = Command::new("promtool");
         promtool.args(["check", "metrics"]);
         let promtool = promtool.stdin(Stdio::piped()).stderr(Stdio::piped());

@@ -806,6 +806,11 @@ impl SiteSettings {
         Ok(site)
     }
 
+    /// The name by which it is counted: its first; `None`: it is for requests that name no site.
+    pub(crate) fn first_name(&self) -> Option<&str> {
+        self.site.names.first().map(String::as_str)
+    }
+
     /// The files of its links' keys.
     pub(crate) fn key_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.links.iter().map(|link| &link.file)

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Bench, OBJECT_BYTES, PEER_ADDRESS, Peer, assert_is_object, config, object};
-use crate::{Config, LookupError};
+use crate::{Config, LookupError, SiteCounters};
 use clock::Duration;
+use counters::Value as _;
 use http::{Coding, ReplyConfig, Status};
 use sites::limits::{Limit, RequestRate};
 use sites::links::{LinkForm, LinkKey, Links};
@@ -467,4 +468,112 @@ fn a_rate_holds_behind_the_first_bytes_of_a_reply() {
         assert_is_object(peer.head_and_rest().1, 0);
         bench.pass(Duration::from_millis(100));
     }
+}
+
+/// A server with three sites, of which the third has no number.
+fn counting_by_site(counts_by_site: bool) -> Bench {
+    let sites = ["a.example", "b.example", "c.example"].map(|name| Site {
+        names: vec![name.into()],
+        ..Site::default()
+    });
+    let sites = Sites::new(sites.into(), Site::default()).unwrap();
+    let config = Config {
+        sites: Arc::new(sites.with_numbers(&[2, 1])),
+        counts_by_site,
+        ..config()
+    };
+    Bench::with(config, 8)
+}
+
+/// Requests, bytes, replies by class and times to the first byte of a site.
+fn counted(bench: &Bench, number: usize) -> (u64, u64, [u64; 4], u64) {
+    let counters = &bench.conductor.site_counters()[number];
+    let times = counters.first_byte_seconds.total();
+    let SiteCounters {
+        request_count,
+        sent_bytes,
+        reply_count,
+        ..
+    } = *counters;
+    (request_count, sent_bytes, reply_count, times)
+}
+
+#[test]
+fn requests_are_counted_by_site_if_that_is_wanted() {
+    for counts_by_site in [true, false] {
+        let mut bench = counting_by_site(counts_by_site);
+        let mut peer = Peer::connect(&mut bench, 1000);
+        let mut sizes = Vec::new();
+        for (name, path, fields) in [
+            ("a.example", "object", ""),
+            ("A.example", "nothing", ""),
+            ("b.example", "object", "If-None-Match: *\r\n"),
+            ("c.example", "object", ""),
+            ("unknown.example", "nothing", ""),
+            // No head.
+            ("a b", "", ""),
+        ] {
+            peer.received.clear();
+            let request = format!("GET /{path} HTTP/1.1\r\nHost: {name}\r\n{fields}\r\n");
+            peer.ask(&mut bench, &request);
+            peer.drain(&mut bench);
+            sizes.push(peer.received.len() as u64);
+        }
+        if counts_by_site {
+            let [object, nothing, unchanged, rest @ ..] = &sizes[..] else {
+                unreachable!()
+            };
+            assert_eq!(counted(&bench, 2), (2, object + nothing, [1, 0, 1, 0], 2));
+            assert_eq!(counted(&bench, 1), (1, *unchanged, [0, 1, 0, 0], 1));
+            assert_eq!(
+                counted(&bench, 0),
+                (3, rest.iter().sum::<u64>(), [1, 0, 2, 0], 3)
+            );
+            assert_eq!(counted(&bench, 3), (0, 0, [0; 4], 0));
+        } else {
+            assert!(bench.conductor.site_counters().is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_is_counted_by_site_with_the_bytes_sent() {
+    let mut bench = counting_by_site(true);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.ask(
+        &mut bench,
+        "GET /object HTTP/1.1\r\nHost: a.example\r\n\r\n",
+    );
+    bench.complete_reads();
+    peer.take(&mut bench);
+    assert_eq!(counted(&bench, 2), (0, 0, [0; 4], 0), "it is not over");
+    let sent = peer.received.len() as u64;
+    assert!(sent > 0 && sent < OBJECT_BYTES);
+    // A second request that waits for the store: it never has a reply.
+    let request = b"GET /next HTTP/1.1\r\nHost: b.example\r\n\r\n";
+    peer.send(&mut bench, TcpFlags::ACK, request);
+    peer.send(&mut bench, TcpFlags::RST, b"");
+    assert_eq!(counted(&bench, 2), (1, sent, [1, 0, 0, 0], 1));
+    assert_eq!(counted(&bench, 1), (1, 0, [0; 4], 0));
+    bench.assert_quiet();
+}
+
+#[test]
+fn a_reply_that_begins_anew_is_counted_by_site_once() {
+    let mut bench = counting_by_site(true);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    peer.ask(
+        &mut bench,
+        "GET /object HTTP/1.1\r\nHost: a.example\r\n\r\n",
+    );
+    while let Some(read) = bench.reads.pop() {
+        bench.find_changed(read);
+    }
+    let plan = bench.next_look_up();
+    bench.answer(&plan, None);
+    bench.turn();
+    peer.drain(&mut bench);
+    assert_eq!(bench.conductor.counters().session_reply_anew_count, 1);
+    let sent = peer.received.len() as u64;
+    assert_eq!(counted(&bench, 2), (1, sent, [1, 0, 0, 0], 1));
 }
