@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::observe::configuration::Configuration;
 use crate::reload::RELOADED;
 use crate::settings::Settings;
+use crate::take_over::NEEDS_RESTART;
 use crate::top;
 
 /// Longest value that is shown, bytes.
@@ -75,8 +76,10 @@ fn describe(
 fn needs(key: &str) -> &'static str {
     if RELOADED.contains(&key) {
         "a reload applies it"
-    } else {
+    } else if NEEDS_RESTART.contains(&key) {
         "needs a restart"
+    } else {
+        "a reload applies it by a take-over"
     }
 }
 
@@ -137,7 +140,7 @@ mod tests {
     fn each_change_says_whether_a_reload_is_enough() {
         let site = |name: &str, root: &str| json!({"names": [name], "root": root});
         let running = (
-            json!({"path": "/srv", "slots": "512", "cors": true, "pcap": "a", "same": 1}),
+            json!({"path": "/srv", "slots": "512", "cors": true, "mac": "a", "pcap": "a", "same": 1}),
             json!([site("a", "/a"), site("b", "/b"), {"rule": []}]),
         );
         let new = (
@@ -149,8 +152,9 @@ mod tests {
             "of the server at 127.0.0.1:9100 this changes, where no flag of its start wins over the file:\n  \
              cors: true -> false: a reload applies it\n  \
              header: not set -> (another value): a reload applies it\n  \
-             pcap: \"a\" -> not set: needs a restart\n  \
-             slots: \"512\" -> \"1024\": needs a restart\n  \
+             mac: \"a\" -> not set: needs a restart\n  \
+             pcap: \"a\" -> not set: a reload applies it by a take-over\n  \
+             slots: \"512\" -> \"1024\": a reload applies it by a take-over\n  \
              site: a is changed, c is new, b is gone: a reload applies it\n"
         );
         let same = "the server at 127.0.0.1:9100 has these settings already\n";

@@ -153,7 +153,8 @@ fn a_check_of_a_file_says_what_it_would_change_of_the_server_that_runs() {
     assert_eq!(
         check(),
         "of the server at 127.0.0.1:9100 this changes, where no flag of its start wins over the file:\n  \
-         slots: \"256\" -> \"512\": needs a restart\n  site: a.example is new: a reload applies it\n"
+         slots: \"256\" -> \"512\": a reload applies it by a take-over\n  \
+         site: a.example is new: a reload applies it\n"
     );
     atlas.signal(libc::SIGTERM);
     assert_eq!(atlas.end().code, Some(0));
