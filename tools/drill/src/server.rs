@@ -339,6 +339,8 @@ fn config(setup: &Setup, content: &Content) -> Config {
         idle_timeout: setup.idle_timeout,
         send_timeout: setup.send_timeout,
         reads_max: 64,
+        // Scripts say the read of each burst.
+        kept_slots_max: 0,
         ..Config::default()
     }
 }
