@@ -3,7 +3,7 @@
 //!
 //! They count for the whole machine, whoever opens them, from when they were opened. They are read when somebody asks;
 //! nothing on the data path is touched.
-//! It refuses what counts for cores only and so does not see devices (resctrl). Bound: [`COUNTERS_MAX`] descriptors.
+//! It refuses what counts for cores only and so does not see devices (resctrl). Bound: `COUNTERS_MAX` descriptors.
 //!
 //! Reading first: `/sys/bus/event_source/devices`, Documentation/ABI/testing/sysfs-bus-event_source-devices-format in Linux.
 
