@@ -140,6 +140,11 @@ pub(crate) fn build_ahead() -> JoinHandle<()> {
     })
 }
 
+/// The server that guests run, linked with no library.
+pub(crate) fn static_server() -> Result<PathBuf> {
+    build_as(&target_directory().join("lab"), PROFILE, &SERVER, "atlas")
+}
+
 /// Tries the disks, which takes some minutes, once the thread of [`build_ahead`] has ended.
 pub(crate) fn run_disk_checks(suite: &mut Suite, ahead: JoinHandle<()>) {
     // A panic has been printed, and what is missing is built below.
