@@ -35,9 +35,13 @@ const NO_CONTROLLER: &str = "needs an NVMe controller: cargo xtask lab --disk nv
 const NO_MACVTAP: &str = "needs a kernel with macvtap, and udev";
 
 /// Beginnings of commands that are not run, and why.
-const NOT_RUN: [(&str, &str); 8] = [
+const NOT_RUN: [(&str, &str); 9] = [
     ("make ", "needs the sources, and runs checks itself"),
     ("cargo build", "by this the server was built"),
+    (
+        "target/release/atlas try",
+        "is for the reader's own files: cargo test -p atlas-server --test serve relay",
+    ),
     ("atlas nvme", NO_CONTROLLER),
     ("atlas serve nvme:", NO_CONTROLLER),
     ("ip link", NO_MACVTAP),
