@@ -101,7 +101,8 @@ impl Reader {
         if let Some(stream) = env::var_os(log::JOURNAL_VARIABLE) {
             command.env(log::JOURNAL_VARIABLE, stream);
         }
-        let process = command.stdout(Stdio::null()).spawn()?;
+        command.stdout(Stdio::null());
+        let process = privileges::passing_capabilities_on(|| command.spawn())?;
         // Closes our copy of its end: only its end says then that it has ended.
         drop(command);
         let mut reader = Self::new(ours, paths)?;
