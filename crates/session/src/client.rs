@@ -165,10 +165,11 @@ pub(crate) struct Client {
     pub(crate) heard_from: MacAddress,
     /// Whether its reads take more than is demanded.
     pub(crate) ahead: ReadAhead,
-    /// What few clients have; `None`: this one has nothing of it.
+    /// `None`: it has nothing of what few have.
     rare: Option<Box<Rare>>,
 }
 
+/// What few clients have.
 #[derive(Debug, Default)]
 struct Rare {
     /// A trusted proxy forwards this connection. `None`: it is its peer's own.
@@ -381,7 +382,7 @@ impl Client {
         kept: &mut KeptSlots,
         start: StreamOffset,
     ) {
-        kept.release_behind(arena, &mut self.kept, start);
+        kept.release_behind(arena, &mut self.kept, self.serial, start);
         if let Some(tls) = &mut self.tls {
             tls.read_to = tls.read_to.min(start);
         }

@@ -6,9 +6,10 @@
 //! leave from the same slot when the windows and pacing permit. What was sent all is kept on if the path loses, because
 //! what is lost is then sent again from memory.
 //!
-//! It is no send buffer (docs/develop/decisions/0001-no-send-buffer.md): what may be kept is bounded by [`crate::Config::kept_slots_max`], not by
-//! the number of connections; by [`KEPT_FOR_MAX`]; and by two slots a client. It is given up, oldest first and what was sent before what was not, when a read needs its slot. Then its bytes are
-//! read again, as if none were kept. Where a window takes a whole slot at once nothing is kept.
+//! It is no send buffer (docs/develop/decisions/0001-no-send-buffer.md): what may be kept is bounded by
+//! [`crate::Config::kept_slots_max`], not by the number of connections; by [`KEPT_FOR_MAX`]; and by two slots a client. It
+//! is given up when a read needs its slot, what was sent before what was not, the oldest first. Then its bytes are read
+//! again, as if none were kept. Where a window takes a whole slot at once nothing is kept.
 //!
 //! It refuses to give up a slot from which a burst that was planned is still to be sent.
 
@@ -34,7 +35,8 @@ const READS_SKIPPED_MAX: u8 = 63;
 /// Most given up at once when a read needs a slot: those on loan are free later only.
 const GIVEN_UP_AT_ONCE: usize = 4;
 
-/// Names a slot that is kept. It means nothing any more when that was given up.
+/// Names a slot that is kept. It means nothing any more when that was given up. Generations come again, so a client
+/// believes a key only if the slot is its own ([`Kept::owner`]): what is kept for another is never sent to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KeptKey {
     place: u16,
@@ -85,6 +87,8 @@ impl ReadAhead {
 /// What a slot holds.
 #[derive(Debug)]
 pub(crate) struct Kept {
+    /// The client's serial number.
+    pub(crate) owner: u32,
     /// What was read into it.
     pub(crate) shape: ReadShape,
     /// Its bytes are those of the stream: records in it are sealed.
@@ -159,17 +163,23 @@ impl KeptSlots {
     pub(crate) fn may_read_ahead(
         &self,
         of_client: &mut ClientKept,
+        owner: u32,
         ahead: &mut ReadAhead,
         has_lost: bool,
     ) -> bool {
-        if of_client.unsent.is_some_and(|key| self.get(key).is_none()) {
+        if (of_client.unsent).is_some_and(|key| self.get_of(owner, key).is_none()) {
             of_client.unsent = None;
             ahead.on_given_up();
         }
         (self.is_open || has_lost) && ahead.skipped == 0 && self.unsent_count < self.entries.len()
     }
 
-    /// What the key names, if it is still kept.
+    /// What the key of this client names, if it is still kept.
+    fn get_of(&self, owner: u32, key: KeptKey) -> Option<&Kept> {
+        self.get(key).filter(|kept| kept.owner == owner)
+    }
+
+    /// What the key of a burst that is planned names: nobody has given that up.
     pub(crate) fn get(&self, key: KeptKey) -> Option<&Kept> {
         let entry = self.entries.get(usize::from(key.place))?;
         let kept = entry.kept.as_ref();
@@ -186,11 +196,12 @@ impl KeptSlots {
     /// The slot of a client that holds the byte at `offset`, and where in the stream its bytes end.
     pub(crate) fn find(
         &self,
-        kept: &ClientKept,
+        of_client: &ClientKept,
+        owner: u32,
         offset: StreamOffset,
     ) -> Option<(KeptKey, StreamOffset)> {
-        kept.keys().find_map(|key| {
-            let kept = self.get(key)?;
+        of_client.keys().find_map(|key| {
+            let kept = self.get_of(owner, key)?;
             let entry = self.entries.get(usize::from(key.place))?;
             // A frame that is sent before another one may overwrite what is before it.
             let from = if entry.planned > 0 {
@@ -217,7 +228,7 @@ impl KeptSlots {
         } else {
             &mut of_client.sent
         };
-        let has_room = self.replace(arena, key)
+        let has_room = self.replace(arena, kept.owner, key)
             && (!self.unused.is_empty() || self.give_up_oldest(arena, is_unsent));
         let Some(place) = self.unused.pop().filter(|_| has_room) else {
             arena.release(kept.slot.into_free());
@@ -236,8 +247,9 @@ impl KeptSlots {
     }
 
     /// Gives up what `key` names, for another one; whether nothing is planned from it.
-    fn replace(&mut self, arena: &mut Arena, key: &mut Option<KeptKey>) -> bool {
-        let Some(named) = *key else { return true };
+    fn replace(&mut self, arena: &mut Arena, owner: u32, key: &mut Option<KeptKey>) -> bool {
+        let own = key.filter(|named| self.get_of(owner, *named).is_some());
+        let Some(named) = own else { return true };
         if self.is_planned(named) {
             return false;
         }
@@ -269,8 +281,8 @@ impl KeptSlots {
     }
 
     /// Where what is kept for a client and was never sent ends.
-    pub(crate) fn unsent_end(&self, of_client: &ClientKept) -> Option<StreamOffset> {
-        let kept = of_client.unsent.and_then(|key| self.get(key));
+    pub(crate) fn unsent_end(&self, of_client: &ClientKept, owner: u32) -> Option<StreamOffset> {
+        let kept = of_client.unsent.and_then(|key| self.get_of(owner, key));
         kept.map(|kept| kept.shape.end)
     }
 
@@ -280,16 +292,16 @@ impl KeptSlots {
         now: Instant,
         arena: &mut Arena,
         of_client: &mut ClientKept,
+        owner: u32,
         is_kept_on: bool,
     ) {
-        let Some(key) = of_client.unsent.filter(|key| self.get(*key).is_some()) else {
-            return;
-        };
+        let own = (of_client.unsent).filter(|key| self.get_of(owner, *key).is_some());
+        let Some(key) = own else { return };
         if self.is_planned(key) {
             return;
         }
         of_client.unsent = None;
-        if is_kept_on && self.replace(arena, &mut of_client.sent) {
+        if is_kept_on && self.replace(arena, owner, &mut of_client.sent) {
             self.leave_unsent(key.place);
             self.sent.set(now, key.place.into(), true);
             of_client.sent = Some(key);
@@ -299,7 +311,7 @@ impl KeptSlots {
     }
 
     /// Nothing more is sent from the slot.
-    pub(crate) fn release(&mut self, arena: &mut Arena, key: KeptKey) {
+    fn release(&mut self, arena: &mut Arena, key: KeptKey) {
         if self.get(key).is_none() {
             return;
         }
@@ -315,9 +327,11 @@ impl KeptSlots {
     }
 
     /// The same of all slots of a client.
-    pub(crate) fn release_all(&mut self, arena: &mut Arena, of_client: ClientKept) {
+    pub(crate) fn release_all(&mut self, arena: &mut Arena, of_client: ClientKept, owner: u32) {
         for key in of_client.keys() {
-            self.release(arena, key);
+            if self.get_of(owner, key).is_some() {
+                self.release(arena, key);
+            }
         }
     }
 
@@ -326,12 +340,13 @@ impl KeptSlots {
         &mut self,
         arena: &mut Arena,
         of_client: &mut ClientKept,
+        owner: u32,
         start: StreamOffset,
     ) {
         for key in [&mut of_client.unsent, &mut of_client.sent] {
-            let is_behind = |kept: &Kept| kept.shape.end > start;
+            let is_behind = |kept: &&Kept| kept.shape.end > start;
             if let Some(named) = *key
-                && self.get(named).is_none_or(is_behind)
+                && self.get_of(owner, named).filter(is_behind).is_some()
             {
                 self.release(arena, named);
                 *key = None;
@@ -402,6 +417,7 @@ mod tests {
     use crate::stream_map::tests::place;
 
     const START: Instant = Instant::from_millis(1);
+    const OWNER: u32 = 7;
 
     /// Slots, and some that are kept of them.
     struct Table {
@@ -421,8 +437,19 @@ mod tests {
 
         /// Keeps stream bytes `from..to` for a client.
         fn keep(&mut self, of: &mut ClientKept, (from, to): (u64, u64), is_unsent: bool) {
+            self.keep_for(OWNER, of, (from, to), is_unsent);
+        }
+
+        fn keep_for(
+            &mut self,
+            owner: u32,
+            of: &mut ClientKept,
+            (from, to): (u64, u64),
+            is_unsent: bool,
+        ) {
             let slot = self.arena.reserve().unwrap().into_reading();
             let kept = Kept {
+                owner,
                 shape: ReadShape {
                     object: place(1),
                     offset_bytes: 0,
@@ -439,7 +466,7 @@ mod tests {
         }
 
         fn finds(&self, of: &ClientKept, offset: u64) -> bool {
-            self.kept.find(of, StreamOffset(offset)).is_some()
+            self.kept.find(of, OWNER, StreamOffset(offset)).is_some()
         }
     }
 
@@ -450,7 +477,7 @@ mod tests {
         table.keep(&mut of, (100, 200), true);
         let found = [99, 100, 199, 200].map(|offset| table.finds(&of, offset));
         assert_eq!(found, [false, true, true, false]);
-        let (key, end) = table.kept.find(&of, StreamOffset(150)).unwrap();
+        let (key, end) = table.kept.find(&of, OWNER, StreamOffset(150)).unwrap();
         assert_eq!(end, StreamOffset(200));
         table.kept.get_mut(key).unwrap().usable_from = StreamOffset(150);
         assert!(!table.finds(&of, 149) && table.finds(&of, 150));
@@ -480,15 +507,27 @@ mod tests {
         assert_eq!((table.kept.count(), table.kept.given_up_count()), (2, 1));
         assert_eq!(table.arena.free_count(), 6);
         let ahead = &mut ReadAhead::default();
-        assert!(!table.kept.may_read_ahead(&mut clients[3], ahead, false));
+        assert!(
+            !table
+                .kept
+                .may_read_ahead(&mut clients[3], OWNER, ahead, false)
+        );
         clients
             .iter()
-            .for_each(|of| table.kept.release_all(&mut table.arena, *of));
-        assert!(table.kept.may_read_ahead(&mut clients[1], ahead, false));
+            .for_each(|of| table.kept.release_all(&mut table.arena, *of, OWNER));
+        assert!(
+            table
+                .kept
+                .may_read_ahead(&mut clients[1], OWNER, ahead, false)
+        );
         table.kept.set_open(false);
-        assert!(!table.kept.may_read_ahead(&mut clients[1], ahead, false));
+        assert!(
+            !table
+                .kept
+                .may_read_ahead(&mut clients[1], OWNER, ahead, false)
+        );
         // Bursts on a path that loses are so small that the rest is worth keeping.
-        assert!((table.kept).may_read_ahead(&mut clients[1], ahead, true));
+        assert!((table.kept).may_read_ahead(&mut clients[1], OWNER, ahead, true));
         assert_eq!((table.kept.count(), table.arena.free_count()), (0, 8));
     }
 
@@ -499,7 +538,7 @@ mod tests {
         assert!(
             !table
                 .kept
-                .may_read_ahead(&mut of, &mut ReadAhead::default(), false)
+                .may_read_ahead(&mut of, OWNER, &mut ReadAhead::default(), false)
         );
         table.keep(&mut of, (0, 10), true);
         assert_eq!((table.kept.count(), table.arena.free_count()), (0, 2));
@@ -515,7 +554,7 @@ mod tests {
             let before = until - Duration::from_nanos(1);
             table.kept.expire(before, &mut table.arena);
             assert!(table.finds(&of, 0));
-            let (key, _) = table.kept.find(&of, StreamOffset(0)).unwrap();
+            let (key, _) = table.kept.find(&of, OWNER, StreamOffset(0)).unwrap();
             table.kept.plan(key, StreamOffset(0));
             table.kept.expire(until, &mut table.arena);
             assert!(table.finds(&of, 0), "a burst is to be sent from it");
@@ -534,7 +573,7 @@ mod tests {
         table.keep(&mut first, (0, 10), true);
         table.keep(&mut second, (0, 10), true);
         assert!(!table.finds(&first, 0) && table.finds(&second, 0));
-        table.kept.release_all(&mut table.arena, first);
+        table.kept.release_all(&mut table.arena, first, OWNER);
         assert!(table.finds(&second, 0), "it is not the first one's");
     }
 
@@ -544,13 +583,13 @@ mod tests {
             let mut table = Table::new(4, 4);
             let mut of = ClientKept::default();
             table.keep(&mut of, (0, 10), true);
-            (table.kept).on_all_sent(table.now, &mut table.arena, &mut of, is_kept_on);
+            (table.kept).on_all_sent(table.now, &mut table.arena, &mut of, OWNER, is_kept_on);
             assert_eq!(table.finds(&of, 0), is_kept_on);
-            assert_eq!(table.kept.unsent_end(&of), None);
+            assert_eq!(table.kept.unsent_end(&of, OWNER), None);
             // The next one takes its place only when it was sent, too.
             table.keep(&mut of, (10, 20), true);
             assert_eq!(table.finds(&of, 0), is_kept_on);
-            (table.kept).on_all_sent(table.now, &mut table.arena, &mut of, true);
+            (table.kept).on_all_sent(table.now, &mut table.arena, &mut of, OWNER, true);
             assert!(!table.finds(&of, 0) && table.finds(&of, 10));
             assert_eq!(table.arena.free_count(), 3);
         }
@@ -562,9 +601,9 @@ mod tests {
         let mut of = ClientKept::default();
         table.keep(&mut of, (0, 10), false);
         table.keep(&mut of, (10, 20), true);
-        (table.kept).release_behind(&mut table.arena, &mut of, StreamOffset(20));
+        (table.kept).release_behind(&mut table.arena, &mut of, OWNER, StreamOffset(20));
         assert!(table.finds(&of, 0) && table.finds(&of, 10));
-        (table.kept).release_behind(&mut table.arena, &mut of, StreamOffset(19));
+        (table.kept).release_behind(&mut table.arena, &mut of, OWNER, StreamOffset(19));
         assert!(table.finds(&of, 0) && !table.finds(&of, 10));
     }
 
@@ -576,12 +615,12 @@ mod tests {
         for skipped in [1, 3, 7, 15, 31, 63, 63] {
             table.keep(&mut of, (0, 10), true);
             table.keep(&mut other, (0, 10), true);
-            table.kept.release_all(&mut table.arena, other);
+            table.kept.release_all(&mut table.arena, other, OWNER);
             for _ in 0..skipped {
-                assert!(!table.kept.may_read_ahead(&mut of, &mut ahead, false));
+                assert!(!table.kept.may_read_ahead(&mut of, OWNER, &mut ahead, false));
                 ahead.on_read();
             }
-            assert!(table.kept.may_read_ahead(&mut of, &mut ahead, false));
+            assert!(table.kept.may_read_ahead(&mut of, OWNER, &mut ahead, false));
         }
     }
 
@@ -590,12 +629,33 @@ mod tests {
         let mut table = Table::new(1, 1);
         let mut of = ClientKept::default();
         table.keep(&mut of, (0, 10), true);
-        let (key, _) = table.kept.find(&of, StreamOffset(0)).unwrap();
+        let (key, _) = table.kept.find(&of, OWNER, StreamOffset(0)).unwrap();
         table.kept.plan(key, StreamOffset(0));
         table.kept.make_room(&mut table.arena);
         assert_eq!(table.arena.free_count(), 0, "a burst is to be sent from it");
         table.kept.end_plan(key);
         table.kept.make_room(&mut table.arena);
         assert_eq!(table.arena.free_count(), 1);
+    }
+
+    #[test]
+    fn a_key_whose_generation_comes_again_does_not_name_what_is_kept_for_another_client() {
+        let mut table = Table::new(2, 1);
+        let (mut stale, mut other) = (ClientKept::default(), ClientKept::default());
+        table.keep(&mut stale, (0, 10), true);
+        (table.kept).expire(START + KEPT_FOR_MAX, &mut table.arena);
+        // As many keys as there are generations.
+        for _ in 1..u32::from(u16::MAX) {
+            other = ClientKept::default();
+            table.keep_for(OWNER + 1, &mut other, (0, 10), true);
+            (table.kept).expire(START + KEPT_FOR_MAX, &mut table.arena);
+        }
+        table.keep_for(OWNER + 1, &mut other, (0, 10), true);
+        assert_eq!(stale.unsent, other.unsent, "the generation has come again");
+        assert!(!table.finds(&stale, 0));
+        assert_eq!(table.kept.unsent_end(&stale, OWNER), None);
+        table.kept.release_all(&mut table.arena, stale, OWNER);
+        let found = (table.kept).find(&other, OWNER + 1, StreamOffset(0));
+        assert!(found.is_some(), "it is the other's still");
     }
 }

@@ -261,7 +261,7 @@ impl Client {
         limits: FetchLimits,
         kept_slots: &KeptSlots,
     ) -> Option<FetchPlan> {
-        let kept = kept_slots.find(&self.kept, demand.range.start);
+        let kept = kept_slots.find(&self.kept, self.serial, demand.range.start);
         if kept.is_none() && self.is_being_read(demand) {
             return None;
         }
@@ -281,7 +281,8 @@ impl Client {
     /// How much of the stream a read may take if its demand is for less.
     fn ahead_bytes(&mut self, kept_slots: &KeptSlots) -> u64 {
         let has_lost = self.tcp.has_lost();
-        let may_be = kept_slots.may_read_ahead(&mut self.kept, &mut self.ahead, has_lost);
+        let may_be =
+            kept_slots.may_read_ahead(&mut self.kept, self.serial, &mut self.ahead, has_lost);
         if self.tls.is_some() {
             // If nothing is kept, a part of a record costs as much as the whole.
             let unit = if may_be { 0 } else { SEALED_UNIT_BYTES };

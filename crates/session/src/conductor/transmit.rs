@@ -159,11 +159,12 @@ impl Sender<'_, '_> {
         let claimed = client.tcp.claimed_once();
         if let Some(key) = plan.kept {
             self.kept.end_plan(key);
-            let end = self.kept.unsent_end(&client.kept);
+            let end = self.kept.unsent_end(&client.kept, client.serial);
             if end.is_some_and(|end| claimed >= end) {
                 client.ahead = ReadAhead::default();
                 let is_kept_on = client.tcp.has_lost();
-                (self.kept).on_all_sent(self.now, arena, &mut client.kept, is_kept_on);
+                let (of_client, owner) = (&mut client.kept, client.serial);
+                (self.kept).on_all_sent(self.now, arena, of_client, owner, is_kept_on);
             }
         }
         let (Some(arrived), Some(shape)) = (arrived, plan.read) else {
@@ -173,6 +174,7 @@ impl Sender<'_, '_> {
         let is_of_stream = shape.records.is_none() || arrived.is_sealed;
         if is_of_stream && (is_unsent || client.tcp.has_lost()) {
             let kept = Kept {
+                owner: client.serial,
                 shape,
                 slot: arrived.slot,
                 usable_from: arrived.usable_from,
