@@ -1,7 +1,7 @@
 //! Sites: which reply a request gets, by name, path, network and signature.
 //!
-//! A server has one [`Sites`], made at load and not changed after, but for what [`limits`] count. [`Sites::decide`] says of a parsed request
-//! whether it is served, sent elsewhere or refused, and what the reply says beside. A server without sites has one
+//! A server has one [`Sites`], made at load and not changed after, but for what [`limits`] count.
+//! [`Sites::decide`] says of a parsed request whether it is served, sent elsewhere or refused, and what the reply says beside. A server without sites has one
 //! that serves everything, and a look-up of nothing.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!
 //! It refuses hidden files: a path of which a segment begins with a dot is not found, but for `/.well-known/`
 //! (RFC 8615). It reads no file and no clock. Bounds: [`SITES_MAX`], [`NAMES_MAX`], and those of [`names`],
-//! [`rules`], [`networks`], [`links`] and [`limits`]; deciding allocates where a path or a location is made.
+//! [`rules`], [`redirects`], [`networks`], [`links`] and [`limits`]; deciding allocates where a path or a location is made.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod names;
 pub mod networks;
 pub mod preface;
 mod proxies;
+pub mod redirects;
 pub mod rules;
 mod template;
 
@@ -37,7 +38,8 @@ use links::{Asked, Audience};
 use names::{NameProblem, Names};
 use networks::Network;
 use proxies::Proxies;
-use rules::{Action, PatternProblem, Redirect, Rule, Rules};
+use redirects::Redirect;
+use rules::{Action, PatternProblem, Rule, Rules};
 
 /// Most sites.
 pub const SITES_MAX: usize = 4096;
@@ -406,7 +408,7 @@ impl Compiled {
             && !client.is_secure
             && !request.path.starts_with(ACME_PREFIX)
         {
-            return Verdict::Redirect(https.status(), https.location(request));
+            return redirect(https, request, &request.path);
         }
         let (path_token, path) = self.split_token(&request.path);
         if !self.serves_hidden && is_hidden(path) {
@@ -446,9 +448,16 @@ impl Compiled {
                     is_private,
                 })
             }
-            Action::Redirect(to) => Verdict::Redirect(to.status(), to.location(request)),
+            Action::Redirect(to) => redirect(to, request, path),
             Action::Refuse(status) => Verdict::Refuse(*status),
         }
+    }
+}
+
+fn redirect(to: &Redirect, request: &Request<'_>, path: &str) -> Verdict {
+    match to.location(request, path) {
+        Some(location) => Verdict::Redirect(to.status(), location),
+        None => Verdict::Refuse(Status::NotFound),
     }
 }
 

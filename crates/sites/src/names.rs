@@ -1,10 +1,11 @@
 //! The names of sites: which one a request's authority names.
 //!
-//! It refuses names that DNS has not: as written, not as a client writes them, which is with any case, with a
-//! port and with the root's dot. Bounds: [`NAME_BYTES_MAX`]; a look-up is one of a hash table, and one more
-//! for each label where there are wildcards.
+//! It refuses names that DNS has not, ports, and IPv6 addresses without brackets: as written, not as a client writes
+//! them, which is with any case, with a port and with the root's dot. Bounds: [`NAME_BYTES_MAX`]; a look-up is one of
+//! a hash table, and one more for each label where there are wildcards.
 
 use std::collections::HashMap;
+use std::net::Ipv6Addr;
 
 /// Longest name, bytes (RFC 1035 s2.3.4, without the root's dot).
 pub const NAME_BYTES_MAX: usize = 253;
@@ -18,6 +19,12 @@ pub enum NameProblem {
     /// Neither a name of DNS, nor an address, nor `*.` and a name.
     #[error("not the name of a host")]
     Syntax,
+    /// It has a port behind it.
+    #[error("a name and a port, and names have none")]
+    Port,
+    /// An IPv6 address as it stands in no URL.
+    #[error("an IPv6 address without brackets")]
+    Brackets,
     /// Another site has it.
     #[error("two sites have this name")]
     Twice,
@@ -34,13 +41,9 @@ pub(crate) struct Names {
 impl Names {
     pub(crate) fn insert(&mut self, name: &str, site: u32) -> Result<(), NameProblem> {
         let (table, name) = match name.strip_prefix("*.") {
-            Some(rest) => (&mut self.wildcards, rest),
-            None => (&mut self.exact, name),
+            Some(rest) => (&mut self.wildcards, check_host_name(rest)?.to_owned()),
+            None => (&mut self.exact, checked(name)?),
         };
-        let is_address = name.trim_matches(['[', ']']).contains(':');
-        if !is_address && !is_host_name(name) {
-            return Err(NameProblem::Syntax);
-        }
         let mut lower = [0; NAME_BYTES_MAX];
         let key = normal(name.as_bytes(), &mut lower).ok_or(NameProblem::Syntax)?;
         match table.insert(key.into(), site) {
@@ -80,6 +83,35 @@ fn normal<'a>(authority: &[u8], lower: &'a mut [u8; NAME_BYTES_MAX]) -> Option<&
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
     Some(lower)
+}
+
+/// A name or an address as clients write it (RFC 5952 s4, and RFC 3986 s3.2.2 for the brackets).
+fn checked(name: &str) -> Result<String, NameProblem> {
+    let in_brackets = |text: &str| {
+        let inside = text.strip_prefix('[')?.strip_suffix(']')?;
+        inside.parse::<Ipv6Addr>().ok()
+    };
+    if let Some(address) = in_brackets(name) {
+        return Ok(format!("[{address}]"));
+    }
+    if name.parse::<Ipv6Addr>().is_ok() {
+        return Err(NameProblem::Brackets);
+    }
+    if let Some((host, port)) = name.rsplit_once(':')
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+        && (is_host_name(host) || in_brackets(host).is_some())
+    {
+        return Err(NameProblem::Port);
+    }
+    check_host_name(name).map(str::to_owned)
+}
+
+fn check_host_name(name: &str) -> Result<&str, NameProblem> {
+    if is_host_name(name) {
+        Ok(name)
+    } else {
+        Err(NameProblem::Syntax)
+    }
 }
 
 /// RFC 1123 s2.1, and underscores, which some names have.
@@ -163,6 +195,27 @@ mod tests {
         ] {
             assert_eq!(names.insert(name, 1), Err(NameProblem::Syntax), "{name}");
         }
+        for (name, problem) in [
+            ("a.example:80", NameProblem::Port),
+            ("a:", NameProblem::Port),
+            ("[::1]:443", NameProblem::Port),
+            ("192.0.2.1:80", NameProblem::Port),
+            ("2001:db8::1", NameProblem::Brackets),
+            ("::1", NameProblem::Brackets),
+            ("a:b", NameProblem::Syntax),
+            ("a.example:80/x", NameProblem::Syntax),
+            ("-a:80", NameProblem::Syntax),
+            ("[a]", NameProblem::Syntax),
+            ("[::1", NameProblem::Syntax),
+            ("[192.0.2.1]", NameProblem::Syntax),
+            ("*.[::1]", NameProblem::Syntax),
+            ("*.::1", NameProblem::Syntax),
+        ] {
+            assert_eq!(names.insert(name, 1), Err(problem), "{name}");
+        }
+        // However it is written, clients write it in one way.
+        assert_eq!(names.insert("[2001:DB8:0:0::7]", 1), Ok(()));
+        assert_eq!(names.find(b"[2001:db8::7]:80"), Some(1));
         assert_eq!(names.insert("A-B_C.1", 1), Ok(()));
         assert_eq!(names.insert("a-b_c.1", 2), Err(NameProblem::Twice));
         assert_eq!(names.find(longest.as_bytes()), Some(1));

@@ -7,12 +7,12 @@
 //! It refuses patterns that are none. Bounds: [`RULES_MAX`], [`PATTERNS_MAX`].
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
-use http::{ReplyConfig, Request, Status};
+use http::{ReplyConfig, Status};
 
 use crate::limits::Limit;
 use crate::links::Links;
 use crate::networks::SourceFilter;
-use crate::template::{self, Piece};
+use crate::redirects::Redirect;
 
 /// Most rules of a site.
 pub const RULES_MAX: usize = 256;
@@ -116,98 +116,6 @@ pub enum Action {
     Refuse(Status),
 }
 
-/// Where a request is sent.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Redirect {
-    status: Status,
-    pieces: Vec<Piece<Variable>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Variable {
-    Host,
-    Path,
-    PathAndQuery,
-}
-
-/// Longer names first, since the shorter ones begin like them.
-const VARIABLES: [(&str, Variable); 3] = [
-    ("$request_uri", Variable::PathAndQuery),
-    ("$host", Variable::Host),
-    ("$uri", Variable::Path),
-];
-
-/// Why something cannot be redirected to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RedirectProblem {
-    /// Neither 301, 302, 307 nor 308.
-    #[error("not a status of a redirect")]
-    Status,
-    /// A byte that no URI has, or neither a slash nor `http://` nor `https://` at the beginning.
-    #[error("not a URI")]
-    Syntax,
-    /// A variable other than `$host`, `$uri` and `$request_uri`.
-    #[error("unknown variable")]
-    Variable,
-}
-
-impl Redirect {
-    /// To what the text says: `$host` stands for the name the client used, without a port; `$uri` for the path,
-    /// `$request_uri` for path and query.
-    ///
-    /// # Errors
-    /// [`RedirectProblem`].
-    pub fn new(code: u16, text: &str) -> Result<Self, RedirectProblem> {
-        let redirects = [
-            Status::MovedPermanently,
-            Status::Found,
-            Status::TemporaryRedirect,
-            Status::PermanentRedirect,
-        ];
-        let status = redirects.into_iter().find(|status| status.code() == code);
-        let status = status.ok_or(RedirectProblem::Status)?;
-        let belongs = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
-        let begins = |start| text.starts_with(start);
-        if !text.bytes().all(belongs) || !(begins("/") || begins("http://") || begins("https://")) {
-            return Err(RedirectProblem::Syntax);
-        }
-        let pieces = template::split(text, &VARIABLES).ok_or(RedirectProblem::Variable)?;
-        Ok(Self { status, pieces })
-    }
-
-    /// Its status.
-    pub(crate) const fn status(&self) -> Status {
-        self.status
-    }
-
-    /// Where this request is sent.
-    pub(crate) fn location(&self, request: &Request<'_>) -> String {
-        let mut location = String::new();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => location.push_str(text),
-                Piece::Variable(Variable::Host) => location.push_str(host_of(request)),
-                Piece::Variable(Variable::Path) => request.push_path(&mut location),
-                Piece::Variable(Variable::PathAndQuery) => {
-                    request.push_path(&mut location);
-                    request.push_query(&mut location);
-                }
-            }
-        }
-        location
-    }
-}
-
-/// The name the client used, without a port; it is of the grammar, since a request has no other.
-fn host_of<'a>(request: &Request<'a>) -> &'a str {
-    let authority = core::str::from_utf8(request.host.unwrap_or_default()).unwrap_or_default();
-    match authority.rfind(']') {
-        Some(end) => &authority[..=end],
-        None => authority.split(':').next().unwrap_or_default(),
-    }
-}
-
 /// A pattern that is none.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{problem}")]
@@ -227,13 +135,13 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Of rules and their patterns.
-    pub(crate) fn new(rules: Vec<(Vec<String>, Rule)>) -> Result<Self, PatternProblem> {
+    pub(crate) fn new(mut rules: Vec<(Vec<String>, Rule)>) -> Result<Self, PatternProblem> {
         let mut matcher = GlobSetBuilder::new();
         let mut rule_of = Vec::new();
         let problem = |error: globset::Error| PatternProblem {
             problem: error.to_string(),
         };
-        for (index, (patterns, _)) in rules.iter().enumerate() {
+        for (index, (patterns, rule)) in rules.iter_mut().enumerate() {
             for pattern in patterns {
                 let whole = if pattern.starts_with('/') {
                     pattern.clone()
@@ -242,7 +150,12 @@ impl Rules {
                 };
                 let mut glob = GlobBuilder::new(&whole);
                 glob.literal_separator(true).backslash_escape(false);
-                matcher.add(glob.build().map_err(problem)?);
+                let glob = glob.build().map_err(problem)?;
+                if let Action::Redirect(redirect) = &mut rule.action {
+                    let added = redirect.add_pattern(pattern, &glob);
+                    added.map_err(|problem| PatternProblem { problem })?;
+                }
+                matcher.add(glob);
                 rule_of.push(index);
             }
         }
@@ -285,8 +198,6 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
-    use http::{Parsed, parse_request};
-
     use super::*;
 
     fn found(patterns: &[&[&str]], path: &str) -> Option<u16> {
@@ -376,35 +287,6 @@ mod tests {
         for wrong in ["/", "a", "/a/", "//a", "/a//b", "/..", "/a/../b", "/."] {
             assert_eq!(Folder::new("", wrong), Err(FolderProblem), "{wrong}");
             assert_eq!(Folder::new(wrong, ""), Err(FolderProblem), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_redirect_knows_the_request() {
-        let head = "GET http://A.example:8080/a%20b?c=%20d HTTP/1.1\r\nHost: x\r\n\r\n";
-        let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
-            panic!("a whole head");
-        };
-        for (text, location) in [
-            ("/b", "/b"),
-            (
-                "https://b.example$request_uri",
-                "https://b.example/a%20b?c=%20d",
-            ),
-            ("https://$host:8443$uri#x", "https://A.example:8443/a%20b#x"),
-        ] {
-            let redirect = Redirect::new(302, text).unwrap();
-            assert_eq!(redirect.location(&request), location);
-        }
-        for (code, text, problem) in [
-            (304, "/b", RedirectProblem::Status),
-            (302, "", RedirectProblem::Syntax),
-            (302, "b.example", RedirectProblem::Syntax),
-            (302, "/a b", RedirectProblem::Syntax),
-            (302, "/a\r\nX: y", RedirectProblem::Syntax),
-            (302, "/$args", RedirectProblem::Variable),
-        ] {
-            assert_eq!(Redirect::new(code, text), Err(problem), "{text}");
         }
     }
 }

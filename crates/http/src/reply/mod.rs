@@ -262,8 +262,6 @@ pub fn redirect_reply(
 impl Request<'_> {
     /// Appends the path as a URI has it.
     pub fn push_path(&self, location: &mut String) {
-        let is_path_byte =
-            |byte| is_unreserved(byte) || is_sub_delimiter(byte) || b":@/".contains(&byte);
         push_encoded(location, self.path.as_bytes(), is_path_byte);
     }
 
@@ -274,6 +272,22 @@ impl Request<'_> {
             push_encoded(location, query, |byte| byte.is_ascii_graphic());
         }
     }
+}
+
+/// Appends a piece of a decoded path as a URI has it: to the path of `location`, or as a value if that has a query or
+/// a fragment already. A value ends at nothing that it holds.
+pub fn push_path_piece(location: &mut String, piece: &str) {
+    if location.contains(['?', '#']) {
+        let is_value_byte = |byte| is_unreserved(byte) || byte == b'/';
+        push_encoded(location, piece.as_bytes(), is_value_byte);
+    } else {
+        push_encoded(location, piece.as_bytes(), is_path_byte);
+    }
+}
+
+/// RFC 3986 s3.3: `pchar` or a slash.
+fn is_path_byte(byte: u8) -> bool {
+    is_unreserved(byte) || is_sub_delimiter(byte) || b":@/".contains(&byte)
 }
 
 /// RFC 3986 s2.1: percent-encodes all bytes but those that stay as they are.
@@ -341,7 +355,7 @@ pub fn error_page_reply(
     let given = page.content_type.as_deref().and_then(ContentType::given);
     let content_type = given.unwrap_or_else(|| options.config.types.of(path));
     let mut writer = Writer::new(text, parts);
-    writer.common_head(status, options, close);
+    writer.error_head(status, options, close);
     writer.content_type(content_type);
     writer.number_field("Content-Length", page.size_bytes);
     writer.end_head();
@@ -534,6 +548,13 @@ impl<'a> Writer<'a> {
         options: &ReplyOptions<'_>,
         close: bool,
     ) -> Status {
+        self.error_head(status, options, close);
+        self.status_body(status, head_only);
+        status
+    }
+
+    /// What the head of every error begins with.
+    fn error_head(&mut self, status: Status, options: &ReplyOptions<'_>, close: bool) {
         self.common_head(status, options, close);
         match status {
             // RFC 9110 s15.5.6: "The origin server MUST generate an Allow header field".
@@ -546,8 +567,6 @@ impl<'a> Writer<'a> {
             }
             _ => {}
         }
-        self.status_body(status, head_only);
-        status
     }
 
     /// The status line as the body: enough for a person with curl.

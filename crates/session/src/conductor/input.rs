@@ -89,7 +89,7 @@ impl Conductor {
             let is_refused = matches!(decided, Err(Verdict::Refuse(_)));
             if has_limit && !is_refused && !self.admit(now, index, source) {
                 self.telemetry.counters.http_limited_count += 1;
-                self.answer(now, index, held, &Verdict::Refuse(Status::TooManyRequests));
+                self.refuse_or_ask(now, index, held, Status::TooManyRequests);
                 continue;
             }
             self.ask_or_answer(now, index, held, decided);

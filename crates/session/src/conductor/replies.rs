@@ -83,15 +83,10 @@ impl Conductor {
             Ok(object) => self.queue_object(now, index, held, &object),
             Err(LookupError::NotFound | LookupError::Directory)
                 if self.ask_without(now, index, held) => {}
-            Err(error @ (LookupError::NotFound | LookupError::Forbidden)) => {
-                self.refuse_or_ask(now, index, held, status_of(error));
+            Err(LookupError::Directory) if held.error.is_none() => {
+                self.queue(now, index, held, None, refuse_directory);
             }
-            Err(error) if held.error.is_some() => {
-                self.refuse_or_ask(now, index, held, status_of(error));
-            }
-            Err(error) => self.queue(now, index, held, None, {
-                |request, options, text, parts| refuse_lookup(error, request, options, text, parts)
-            }),
+            Err(error) => self.refuse_or_ask(now, index, held, status_of(error)),
         }
         self.take_input(now, index);
         self.update_queues_and_timers(now, index);
@@ -336,21 +331,20 @@ impl Client {
     }
 }
 
-/// There is no object to reply with.
-fn refuse_lookup(
-    error: LookupError,
+/// What was asked for is a directory.
+fn refuse_directory(
     request: &Request<'_>,
     options: &ReplyOptions<'_>,
     text: &mut Vec<u8>,
     parts: &mut Vec<Part>,
 ) -> Reply {
-    // A directory whose name is that of an index file: a redirect would not help.
-    if error == LookupError::Directory && !request.is_for_directory() {
+    // One whose name is that of an index file: a redirect would not help.
+    if !request.is_for_directory() {
         return http::directory_reply(request, options, text, parts);
     }
     let head_only = request.method == Method::Head;
     let close = !(request.keep_alive && options.keep_alive);
-    http::error_reply(status_of(error), head_only, close, options, text, parts)
+    http::error_reply(Status::NotFound, head_only, close, options, text, parts)
 }
 
 const fn status_of(error: LookupError) -> Status {

@@ -124,12 +124,13 @@ fn values_of_sites_are_told_with_the_line_of_their_key() {
         "a.toml:3:8: site 1: cors: ",
         "a.toml:4:8: site 1: root \"a/\": ",
         "a.toml:11:10: site 2, rule 1: status 200; use",
+        "a.toml:14:9: site 2, rule 2: allow 10.0.0.1/8: ",
         "a.toml:15:10: site 2, rule 2: header \"x\": ",
     ] {
         assert!(told.contains(start), "{start}\n{told}");
     }
     // The rule beneath the folder that is none is not blamed for it.
-    assert_eq!(told.matches("a.toml:").count(), 4, "{told}");
+    assert_eq!(told.matches("a.toml:").count(), 5, "{told}");
 }
 
 #[test]

@@ -15,10 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::{Coding, Cors, Origins, ReplyConfig, Status};
+use sites::limits::Limit;
 use sites::links::{Expression, LinkForm, LinkKey, Links};
+use sites::names::NameProblem;
 use sites::networks::SourceFilter;
-use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Redirect, Rule};
-use sites::{NAMES_MAX, SITES_MAX, Site, Sites};
+use sites::redirects::Redirect;
+use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Rule};
+use sites::{NAMES_MAX, SITES_MAX, Site, SiteProblem, Sites};
 
 use self::cors::CorsChoice;
 use self::limits::{resolve_limit, resolve_rate};
@@ -29,25 +32,33 @@ use super::{Settings, parse_headers};
 use crate::failure::Failure;
 
 /// Makes a table of the file of its entries: a field for each, and its part of `docs/run/sites.md`. An
-/// entry is `KEY: TYPE, UNIT, RANGE, ABOUT`.
+/// entry is `KEY: TYPE, UNIT, RANGE, ABOUT`. `with FIELD: TABLE`: it has the keys of that table as well.
 macro_rules! table {
-    ($(#[$about:meta])+ $name:ident, $shown:literal { $($key:ident: $type:ty, $unit:literal, $range:literal, $meaning:literal;)+ }) => {
+    ($(#[$about:meta])+ $name:ident, $shown:literal $(, with $other:ident: $others:ty)? {
+        $($key:ident: $type:ty, $unit:literal, $range:literal, $meaning:literal;)+
+    }) => {
         $(#[$about])+
         #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
         pub(crate) struct $name {
             $($key: Option<$type>,)+
+            $(#[serde(flatten)] $other: $others,)?
         }
 
         impl Table for $name {
             const NAME: &'static str = $shown;
-            const KEYS: &'static [&'static str] = &[$(stringify!($key)),+];
+            const KEYS: &'static [&'static str] = {
+                const OWN: &[&str] = &[$(stringify!($key)),+];
+                const OTHERS: &[&str] = [$(<$others as Table>::KEYS,)? &[]][0];
+                const ALL: [&str; OWN.len() + OTHERS.len()] = joined(OWN, OTHERS);
+                &ALL
+            };
 
             fn read_key(&mut self, key: &str, value: &Value<'_>, reader: &mut Reader<'_>) {
                 match key {
                     $(stringify!($key) => {
                         self.$key = <$type as Written>::read(value, "a whole number", reader);
                     })+
-                    _ => {}
+                    _ => { $(self.$other.read_key(key, value, reader);)? }
                 }
             }
         }
@@ -63,42 +74,38 @@ macro_rules! table {
     };
 }
 
+/// The keys of two tables; `N` is how many they have.
+const fn joined<const N: usize>(
+    own: &[&'static str],
+    others: &[&'static str],
+) -> [&'static str; N] {
+    let mut all = [""; N];
+    let mut index = 0;
+    while index < N {
+        all[index] = if index < own.len() {
+            own[index]
+        } else {
+            others[index - own.len()]
+        };
+        index += 1;
+    }
+    all
+}
+
 table! {
     /// `[[site]]`.
-    SiteTable, "[[site]]" {
+    SiteTable, "[[site]]", with shared: SharedTable {
         names: Vec<String>, "array of strings", "1 to 256",
             "Its names, as `Host` has them; `*.a.example` for all names below `a.example`. The site without \
              `names` answers all that name no other; without such a site, they get 421.";
-        root: String, "string", "like `/a.example`",
-            "The folder beneath PATH in which its paths are looked up; in a raw store, what names begin with.";
-        directory: PathBuf, "string", "an absolute path, up to 64 of all sites",
-            "A directory of the host in place of PATH, if that is a directory too. `root` is beneath it then.";
         redirect_to_https: bool, "boolean", "",
             "Whether requests over plain HTTP are sent to the same URL over TLS (301), but those of certificate \
              authorities below `/.well-known/acme-challenge/`.";
         hidden_files: bool, "boolean", "",
             "As the server's `hidden_files`.";
-        header: Vec<String>, "array of strings", "`NAME: VALUE`, 4096 bytes together",
-            "As the server's `header`: a field takes the place of the server's of that name.";
-        remove_header: Vec<String>, "array of strings", "names",
-            "Fields of the server's `header` that this site does not send.";
-        cors: CorsChoice, "boolean or array of strings", "up to 64 of `scheme://host[:port]`",
-            "Pages of which origins may read replies: of none, of all, or of these. The reply names the one that \
-             asks, and caches are told by `Vary`.";
-        credentials: bool, "boolean", "",
-            "Whether pages of the origins in `cors` may send cookies along.";
-        cache_control: bool, "boolean", "",
-            "As the server's `cache_control`.";
-        error_pages: BTreeMap<String, String>, "table of strings", "403, 404, 410",
+        error_pages: BTreeMap<String, String>, "table of strings", "403, 404, 410, 429, 500, 503",
             "Files that are the bodies of errors, by their status: `error_pages = { 404 = \"/404.html\" }`. A path is \
              looked up as one of the site that has no rule. Without the file the error says its status only.";
-        precompressed: Vec<String>, "array of strings", "`br`, `zstd`, `gzip`",
-            "Codings in which files may lie beside others, with `.br`, `.zst` and `.gz` behind their names. Clients that \
-             take one (`Accept-Encoding`) get that file, in the order of their preference, then of this list; \
-             caches are told by `Vary`. Each costs a look-up more where it is missing.";
-        limit: LimitTable, "table", "see below",
-            "How many connections and requests of one client's network are taken at once; further requests get 429. It \
-             holds for all of the site together, but for rules with one of their own.";
         rule: Vec<RuleTable>, "array of tables", "up to 256",
             "`[[site.rule]]`: the first that is for a path holds, and no other.";
     }
@@ -106,35 +113,17 @@ table! {
 
 table! {
     /// `[[site.rule]]`.
-    RuleTable, "[[site.rule]]" {
+    RuleTable, "[[site.rule]]", with shared: SharedTable {
         paths: Vec<String>, "array of strings", "globs, up to 1024 of a site",
             "The paths it is for. A glob that begins with `/` is for whole paths, another for names of files \
              anywhere: `/live/**`, `*.m3u8`. `*` and `?` match no slash, `**` does, `{a,b}` and `[ab]` are \
              alternatives.";
-        header: Vec<String>, "array of strings", "`NAME: VALUE`, 4096 bytes together",
-            "As the site's: a field takes the place of the site's of that name.";
-        remove_header: Vec<String>, "array of strings", "names",
-            "Fields of the site's that are not sent.";
-        cors: CorsChoice, "boolean or array of strings", "up to 64 of `scheme://host[:port]`",
-            "As the site's.";
-        credentials: bool, "boolean", "",
-            "As the site's.";
-        cache_control: bool, "boolean", "",
-            "As the server's.";
-        precompressed: Vec<String>, "array of strings", "`br`, `zstd`, `gzip`",
-            "As the site's: `[]` for none.";
         allow: Vec<String>, "array of strings", "1 to 16384 of `NETWORK/BITS` or addresses",
             "Networks whose clients are served; others get 403.";
         deny: Vec<String>, "array of strings", "1 to 16384 of `NETWORK/BITS` or addresses",
             "Networks whose clients get 403, also those within a network of `allow`.";
         link: LinkTable, "table", "see below",
             "Only signed links are served; others get 403.";
-        limit: LimitTable, "table", "see below",
-            "As the site's, and in its place: it counts what is asked for by this rule, and nothing else.";
-        root: String, "string", "like `/archive`",
-            "The folder beneath PATH in place of the site's.";
-        directory: PathBuf, "string", "an absolute path, up to 64 of all sites",
-            "As the site's, in place of its `directory` and `root`.";
         rate: Amount, "rate, like `\"5Mbit/s\"`, or bytes a second", "10 kB/s to 100 GB/s",
             "Most that a connection is sent of each reply. The server's `connection_rate_max` holds beside it.";
         rate_after: Amount, "size, like `\"10MiB\"`, or bytes", "up to 2^63 - 1",
@@ -143,9 +132,38 @@ table! {
             "What is cut off the beginning of a path before it is looked up, where the path goes on with a slash.";
         redirect: String, "string", "a URL, or a path",
             "Where requests are sent. `$host` stands for the name that the client used, `$uri` for the path, \
-             `$request_uri` for path and query.";
+             `$request_uri` for path and query, `$1` to `$9` for what `*` and `**` of the glob stand for.";
         status: Amount, "number", "301, 302, 307, 308 with `redirect`; else 403, 404, 410",
             "With `redirect`, its status, 302 if it is not said. Without, the error that requests get.";
+    }
+}
+
+table! {
+    /// What both have: a site says it for all of its paths, a rule for its own, in place of the site.
+    SharedTable, "[[site]] and [[site.rule]]" {
+        root: String, "string", "like `/a.example`",
+            "The folder beneath PATH in which paths are looked up; in a raw store, what names begin with.";
+        directory: PathBuf, "string", "an absolute path, up to 64 of all sites",
+            "A directory of the host in place of PATH, if that is a directory too, and of the site's `directory` and \
+             `root`. `root` beside it is beneath it.";
+        header: Vec<String>, "array of strings", "`NAME: VALUE`, 4096 bytes together",
+            "As the server's `header`: a field takes the place of the site's or the server's of that name.";
+        remove_header: Vec<String>, "array of strings", "names",
+            "Fields of the server's `header`, and for a rule of the site's, that are not sent.";
+        cors: CorsChoice, "boolean or array of strings", "up to 64 of `scheme://host[:port]`",
+            "Pages of which origins may read replies: of none, of all, or of these. The reply names the one that \
+             asks, and caches are told by `Vary`.";
+        credentials: bool, "boolean", "",
+            "Whether pages of the origins in `cors` may send cookies along.";
+        cache_control: bool, "boolean", "",
+            "As the server's `cache_control`.";
+        precompressed: Vec<String>, "array of strings", "`br`, `zstd`, `gzip`; `[]` for none",
+            "Codings in which files may lie beside others, with `.br`, `.zst` and `.gz` behind their names. Clients that \
+             take one (`Accept-Encoding`) get that file, in the order of their preference, then of this list; \
+             caches are told by `Vary`. Each costs a look-up more where it is missing.";
+        limit: LimitTable, "table", "see below",
+            "How many connections and requests of one client's network are taken at once; further requests get 429. \
+             A site's counts what is asked for of all of it, but by rules with one of their own, which counts by itself.";
     }
 }
 
@@ -187,16 +205,28 @@ table! {
 #[must_use]
 pub(crate) fn documentation() -> String {
     format!(
-        "`[[site]]`:\n\n{}\n`[[site.rule]]`:\n\n{}\n`limit` of a site or a rule:\n\n{}\n`link` of a rule:\n\n{}",
+        "`[[site]]`:\n\n{}\n`[[site.rule]]`:\n\n{}\n`[[site]]`, and `[[site.rule]]` in place of its site's:\n\n{}\n\
+         `limit` of a site or a rule:\n\n{}\n`link` of a rule:\n\n{}",
         SiteTable::documentation(),
         RuleTable::documentation(),
+        SharedTable::documentation(),
         LimitTable::documentation(),
         LinkTable::documentation()
     )
 }
 
-/// Errors that a rule may answer by, and that may have files as their bodies.
+/// Errors that a rule may answer by.
 const REFUSALS: [Status; 3] = [Status::Forbidden, Status::NotFound, Status::Gone];
+/// Errors that may have files as their bodies: those that a request for an object of a site can get, but for 416, which
+/// players ask for and nobody reads.
+const ERRORS_WITH_PAGES: [Status; 6] = [
+    Status::Forbidden,
+    Status::NotFound,
+    Status::Gone,
+    Status::TooManyRequests,
+    Status::InternalServerError,
+    Status::ServiceUnavailable,
+];
 
 /// Most directories beside PATH: each worker has each of them open.
 pub(crate) const DIRECTORIES_MAX: usize = 64;
@@ -269,54 +299,67 @@ impl Place {
     }
 }
 
-/// What replies say, with the field lines that it was made of.
+/// What holds for the server, a site or a rule.
 #[derive(Clone)]
-struct Said {
+struct Level {
     /// The folder, and the directory in place of PATH, as the site names them.
     root: String,
     directory: Option<PathBuf>,
+    /// The field lines that `replies` was made of.
     lines: Vec<String>,
     replies: ReplyConfig,
+    /// Its own; none of above.
+    limit: Option<Limit>,
 }
 
-/// What a site or a rule says of its replies.
-struct ReplyKeys {
-    header: Option<Vec<String>>,
-    remove_header: Option<Vec<String>>,
-    cors: Option<CorsChoice>,
-    credentials: Option<bool>,
-    cache_control: Option<bool>,
-    precompressed: Option<Vec<String>>,
-}
+impl SharedTable {
+    /// Lays these keys over what holds above. In place of what is wrong it stays what it is there.
+    fn lay_over(mut self, above: &Level, place: &Place, problems: &mut Problems) -> Level {
+        let mut level = above.clone();
+        if problems.take_some(self.say(&mut level, place)).is_none() {
+            level = above.clone();
+        }
+        if let Some(directory) = problems.take(resolve_directory(self.directory, place)) {
+            level.directory = Some(directory);
+            level.root.clear();
+        }
+        if let Some(root) = self.root
+            && problems
+                .take_some(resolve_folder("", &root, place))
+                .is_some()
+        {
+            level.root = root;
+        }
+        level.limit = problems.take(resolve_limit(self.limit, place));
+        level
+    }
 
-impl ReplyKeys {
-    /// Lays them over what is said above.
-    fn lay_over(self, above: &Said, place: &Place) -> Result<Said, Failure> {
+    /// Changes what replies say.
+    fn say(&mut self, level: &mut Level, place: &Place) -> Result<(), Failure> {
         let name_of = |line: &str| {
             line.split(':')
                 .next()
                 .unwrap_or_default()
                 .to_ascii_lowercase()
         };
-        let added = self.header.unwrap_or_default();
-        let removed = self.remove_header.unwrap_or_default();
+        let added = self.header.take().unwrap_or_default();
+        let removed = self.remove_header.take().unwrap_or_default();
         let removed: Vec<String> = removed
             .iter()
             .chain(&added)
             .map(|line| name_of(line))
             .collect();
-        let mut said = above.clone();
-        said.lines.retain(|line| !removed.contains(&name_of(line)));
-        said.lines.extend(added);
-        let replies = &mut said.replies;
+        let Level { lines, replies, .. } = level;
+        lines.retain(|line| !removed.contains(&name_of(line)));
+        lines.extend(added);
         replies.cache_control = self.cache_control.unwrap_or(replies.cache_control);
-        if let Some(names) = self.precompressed {
-            replies.precompressed = resolve_codings(&names, place)?;
+        if let Some(names) = &self.precompressed {
+            replies.precompressed = resolve_codings(names, place)?;
         }
         let has_credentials = self.credentials.unwrap_or(false);
-        match self.cors {
+        match &self.cors {
             Some(CorsChoice::Origins(origins)) => {
-                let origins = Origins::new(&origins, has_credentials).map_err(|problem| {
+                let origins = Origins::new(origins, has_credentials).map_err(|problem| {
                     place.refuse(
                         format_args!("cors: {problem}"),
                         "write origins as browsers do, like https://player.example",
@@ -335,11 +378,11 @@ impl ReplyKeys {
             None => {}
         }
         replies.extra_fields = parse_headers(
-            &said.lines,
+            lines,
             &replies.cors,
             &format_args!("{}: header", place.at("header")),
         )?;
-        Ok(said)
+        Ok(())
     }
 }
 
@@ -357,11 +400,12 @@ pub(super) fn resolve(
             format!("write at most {SITES_MAX}"),
         ));
     }
-    let above = Said {
+    let above = Level {
         root: String::new(),
         directory: None,
         lines,
         replies: settings.replies.clone(),
+        limit: None,
     };
     let sites = tables.into_iter().enumerate().map(|(index, table)| {
         let place = Place {
@@ -409,7 +453,7 @@ pub(super) fn resolve(
 fn resolve_site(
     table: SiteTable,
     place: Place,
-    above: &Said,
+    above: &Level,
     settings: &Settings,
     problems: &mut Problems,
 ) -> Result<SiteSettings, Failure> {
@@ -445,36 +489,24 @@ fn resolve_site(
         }
         _ => None,
     };
-    let keys = ReplyKeys {
-        header: table.header,
-        remove_header: table.remove_header,
-        cors: table.cors,
-        credentials: table.credentials,
-        cache_control: table.cache_control,
-        precompressed: table.precompressed,
-    };
-    let said = problems.take_some(keys.lay_over(above, &place));
-    let mut said = said.unwrap_or_else(|| above.clone());
-    said.root = table.root.unwrap_or_default();
-    said.directory = problems.take(resolve_directory(table.directory, &place));
-    let limit = problems.take(resolve_limit(table.limit, &place));
-    let folder = problems.take_some(resolve_folder("", &said.root, &place));
-    if folder.is_none() {
-        // Its rules would be refused for it, too.
-        said.root.clear();
-    }
+    let level = table.shared.lay_over(above, &place, problems);
     let mut links = Vec::new();
     let mut resolved = Vec::new();
     let mut rule_directories = Vec::new();
     for (index, rule) in rules.into_iter().enumerate() {
         let place = place.of_rule(index);
-        let own = resolve_directory(rule.directory.clone(), &place);
-        let resolving = own.and_then(|own| Ok((own, resolve_rule(rule, &said, &place)?)));
-        let Some((own, (rule, link))) = problems.take_some(resolving) else {
+        let resolving = resolve_rule(rule, &level, &place, problems);
+        let Some(ResolvedRule {
+            patterns,
+            rule,
+            directory,
+            link,
+        }) = problems.take_some(resolving)
+        else {
             continue;
         };
-        resolved.push(rule);
-        rule_directories.push(own.or_else(|| said.directory.clone()));
+        resolved.push((patterns, rule));
+        rule_directories.push(directory);
         if let Some((form, file)) = link {
             links.push(LinkSettings {
                 place,
@@ -491,16 +523,16 @@ fn resolve_site(
         error_pages: resolve_error_pages(table.error_pages.unwrap_or_default(), &place)?,
         rules: resolved,
         otherwise: Rule {
-            replies: said.replies,
-            folder: folder.unwrap_or_default(),
-            limit,
+            replies: level.replies,
+            folder: resolve_folder("", &level.root, &place)?,
+            limit: level.limit,
             ..Rule::default()
         },
     };
     Ok(SiteSettings {
         place,
         site,
-        directory: said.directory,
+        directory: level.directory,
         rule_directories,
         links,
     })
@@ -529,7 +561,7 @@ fn resolve_error_pages(
     place: &Place,
 ) -> Result<Vec<(Status, String)>, Failure> {
     let pages = pages.into_iter().map(|(code, path)| {
-        let mut known = REFUSALS.into_iter();
+        let mut known = ERRORS_WITH_PAGES.into_iter();
         let status = known.find(|status| status.code().to_string() == code);
         let is_path = Folder::new("", &path).is_ok() && !path.is_empty();
         status
@@ -540,7 +572,7 @@ fn resolve_error_pages(
                     format_args!(
                         "error_pages {code} = {path:?}: not an error that has one, or no path"
                     ),
-                    "write it like 404 = \"/404.html\"; 403, 404 and 410 have one",
+                    "write it like 404 = \"/404.html\"; 403, 404, 410, 429, 500 and 503 have one",
                 )
             })
     });
@@ -571,23 +603,26 @@ pub(crate) fn directories(settings: &Settings) -> Vec<PathBuf> {
     all
 }
 
-type ResolvedRule = ((Vec<String>, Rule), Option<(LinkForm, PathBuf)>);
+/// A rule, but for the keys of its links and the number of its directory.
+struct ResolvedRule {
+    patterns: Vec<String>,
+    rule: Rule,
+    directory: Option<PathBuf>,
+    link: Option<(LinkForm, PathBuf)>,
+}
 
-fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<ResolvedRule, Failure> {
-    let paths = table.paths.unwrap_or_default();
-    if paths.is_empty() {
+fn resolve_rule(
+    table: RuleTable,
+    above: &Level,
+    place: &Place,
+    problems: &mut Problems,
+) -> Result<ResolvedRule, Failure> {
+    let patterns = table.paths.unwrap_or_default();
+    if patterns.is_empty() {
         let remedy = "name the paths that it is for, like paths = [\"/live/**\"]";
         return Err(place.refuse("paths: there are none", remedy));
     }
-    let keys = ReplyKeys {
-        header: table.header,
-        remove_header: table.remove_header,
-        cors: table.cors,
-        credentials: table.credentials,
-        cache_control: table.cache_control,
-        precompressed: table.precompressed,
-    };
-    let said = keys.lay_over(above, place)?;
+    let level = table.shared.lay_over(above, place, problems);
     let networks = |key, texts| resolve_list(texts, &format_args!("{}: {key}", place.at(key)));
     let (allowed, denied) = (
         networks("allow", table.allow)?,
@@ -595,28 +630,26 @@ fn resolve_rule(table: RuleTable, above: &Said, place: &Place) -> Result<Resolve
     );
     let is_limited = allowed.is_some() || denied.is_some();
     let filter = SourceFilter::new(allowed.as_deref(), &denied.unwrap_or_default());
+    let cut = table.strip_prefix.unwrap_or_default();
     let rule = Rule {
         rate: resolve_rate(table.rate, table.rate_after, place)?,
-        limit: resolve_limit(table.limit, place)?,
-        replies: said.replies,
+        limit: level.limit,
+        replies: level.replies,
         networks: is_limited.then_some(filter),
         links: None,
-        folder: resolve_folder(
-            &table.strip_prefix.unwrap_or_default(),
-            &(table.root).unwrap_or(if table.directory.is_some() {
-                String::new()
-            } else {
-                said.root
-            }),
-            place,
-        )?,
+        folder: resolve_folder(&cut, &level.root, place)?,
         action: resolve_action(table.redirect, table.status, place)?,
     };
     let link = table
         .link
         .map(|table| resolve_link(table, place))
         .transpose()?;
-    Ok(((paths, rule), link))
+    Ok(ResolvedRule {
+        patterns,
+        rule,
+        directory: level.directory,
+        link,
+    })
 }
 
 fn resolve_folder(cut: &str, root: &str, place: &Place) -> Result<Folder, Failure> {
@@ -779,8 +812,21 @@ pub(crate) fn compile(
     sites.map_err(|(index, problem)| {
         let place = places.get(index).copied().or(default_place);
         let place = place.expect("invariant: without sites there is no pattern");
-        place.refuse(problem, "write names of hosts and globs")
+        refuse_site(&problem, place)
     })
+}
+
+fn refuse_site(problem: &SiteProblem, place: &Place) -> Failure {
+    let SiteProblem::Name { name, problem } = problem else {
+        return place.refuse(problem, "write globs, like \"/live/**\" and \"*.m3u8\"");
+    };
+    let remedy = match problem {
+        NameProblem::Port => "write it without: ports are those of http and https, for all sites",
+        NameProblem::Brackets => "write an IPv6 address in brackets, like \"[2001:db8::1]\"",
+        NameProblem::Twice => "leave it to one of them",
+        _ => "write it like \"video.example\", \"*.video.example\" or \"192.0.2.1\"",
+    };
+    place.refuse(format_args!("names: {name:?}: {problem}"), remedy)
 }
 
 impl SiteSettings {

@@ -201,6 +201,10 @@ fn a_rule_redirects_refuses_and_lets_networks_in() {
         Verdict::Redirect(Status::Found, "/y".into())
     );
     assert_eq!(
+        verdict("redirect = \"/new/$1\""),
+        Verdict::Redirect(Status::Found, "/new/x".into())
+    );
+    assert_eq!(
         verdict("redirect = \"https://b$request_uri\"\nstatus = 308"),
         Verdict::Redirect(Status::PermanentRedirect, "https://b/x".into())
     );
@@ -254,7 +258,7 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
         ),
         (
             "http://video.example/shows/x",
-            moved(Status::MovedPermanently, "https://archive.example/shows/x"),
+            moved(Status::MovedPermanently, "https://archive.example/series/x"),
         ),
         (
             "http://video.example/raw/x",
@@ -327,7 +331,15 @@ fn the_examples_of_the_documents_do_what_is_said_of_them() {
 fn what_is_wrong_is_told_with_its_place() {
     for (keys, message) in [
         ("", "paths: there are none"),
-        ("paths = [\"/[a\"]", "write names of hosts and globs"),
+        ("paths = [\"/[a\"]", "write globs, like"),
+        (
+            "paths = [\"/a/*\"]\nredirect = \"https://$1\"",
+            "would be a part of the host",
+        ),
+        (
+            "paths = [\"/a/*\", \"/b\"]\nredirect = \"/$1\"",
+            "\"/b\" has 0 wildcards",
+        ),
         (
             "paths = [\"/a\"]\nstatus = 200",
             "status 200; use 403, 404 or 410",
@@ -396,7 +408,7 @@ fn what_is_wrong_is_told_with_its_place() {
         assert!(refused.contains(message), "{keys}: {refused}");
     }
     for pages in [
-        "{ 500 = \"/a\" }",
+        "{ 502 = \"/a\" }",
         "{ 404 = \"a\" }",
         "{ 404 = \"\" }",
         "{ 404 = \"/a/../b\" }",
@@ -407,9 +419,27 @@ fn what_is_wrong_is_told_with_its_place() {
     let twice = "[[site]]\nnames = [\"a\"]\n[[site]]\nnames = [\"b\", \"A\"]\n";
     let refused = with_file(twice).unwrap_err();
     assert!(
-        refused.starts_with("atlas.toml: site 2: \"A\": two sites have this name"),
+        refused.starts_with("atlas.toml: site 2: names: \"A\": two sites have this name"),
         "{refused}"
     );
+    for (name, problem) in [
+        (
+            "a:80",
+            "names: \"a:80\": a name and a port, and names have none; write it without",
+        ),
+        (
+            "::1",
+            "names: \"::1\": an IPv6 address without brackets; write an IPv6 address in",
+        ),
+        (
+            "a b",
+            "names: \"a b\": not the name of a host; write it like \"video.example\"",
+        ),
+    ] {
+        let refused = with_file(&format!("[[site]]\nnames = [\"{name}\"]\n")).unwrap_err();
+        let expected = format!("atlas.toml: site 1: {problem}");
+        assert!(refused.starts_with(&expected), "{refused}");
+    }
 }
 
 #[test]

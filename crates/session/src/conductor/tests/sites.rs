@@ -432,6 +432,62 @@ fn the_body_of_an_error_is_an_object_if_it_is_there() {
 }
 
 #[test]
+fn errors_of_the_server_and_of_limits_have_bodies_too() {
+    let rate = RequestRate {
+        interval_ns: 1_000_000_000,
+        burst: 2,
+    };
+    let otherwise = Rule {
+        limit: Some(Limit::new(None, Some(rate))),
+        ..Rule::default()
+    };
+    let site = Site {
+        error_pages: vec![
+            (Status::ServiceUnavailable, "/503.html".into()),
+            (Status::TooManyRequests, "/429.html".into()),
+        ],
+        otherwise,
+        ..Site::default()
+    };
+    let mut bench = Bench::with(with_site(site), 8);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let (busy, failed) = (Err(LookupError::Busy), Err(LookupError::Failed));
+    for (answers, code, body_bytes) in [
+        (
+            vec![("/object", busy), ("/503.html", Ok(()))],
+            "503 Service Unavailable",
+            1000,
+        ),
+        // It stays what it was if the page fails as well.
+        (
+            vec![("/object", busy), ("/503.html", failed)],
+            "503 Service Unavailable",
+            24,
+        ),
+        (vec![("/object", failed)], "500 Internal Server Error", 26),
+        (vec![("/429.html", Ok(()))], "429 Too Many Requests", 1000),
+    ] {
+        peer.received.clear();
+        let flags = TcpFlags::ACK.union(TcpFlags::PSH);
+        peer.send(&mut bench, flags, REQUEST.as_bytes());
+        for (path, answer) in answers {
+            let plan = bench.conductor.poll_lookup().unwrap();
+            assert_eq!(plan.path, path);
+            let answer = answer.map(|()| object(1000));
+            let now = bench.now;
+            bench.conductor.handle_lookup(now, plan.token, answer);
+        }
+        bench.turn();
+        peer.drain(&mut bench);
+        let (head, body) = peer.head_and_rest();
+        assert!(head.starts_with(&format!("HTTP/1.1 {code}\r\n")), "{head}");
+        assert_eq!(body.len(), body_bytes, "{code}");
+        let comes_again = !code.starts_with("500");
+        assert_eq!(head.contains("\r\nRetry-After: 1\r\n"), comes_again);
+    }
+}
+
+#[test]
 fn a_rate_holds_behind_the_first_bytes_of_a_reply() {
     const RATE: u64 = 1_000_000;
     const AFTER_BYTES: u64 = 100_000;
