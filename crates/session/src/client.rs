@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use clock::{Duration, Instant, earlier};
 use http::{Coding, Status};
 use memory::Arena;
+use sites::bandwidth::Bandwidth;
 use sites::limits::Held;
 use sites::preface::PrefaceProblem;
 use sites::rules::Rate;
@@ -15,9 +16,10 @@ use wire::{MacAddress, Path, Route, TcpRepr};
 
 use crate::fetch::{FETCHES_MAX, Fetch, FetchState};
 use crate::forwarded::Forwarded;
+use crate::granted::Granted;
 use crate::input::{HeadProgress, InputBuffer};
 use crate::kept_slots::{ClientKept, KeptSlots, ReadAhead};
-use crate::rates::Rates;
+use crate::rates::{Rates, Step};
 use crate::read_budget::ReadBudget;
 use crate::request_log::Replies;
 use crate::stream_map::{REPLIES_MAX, StreamMap};
@@ -144,7 +146,8 @@ pub(crate) struct Client {
     /// `None`: plain HTTP.
     pub(crate) tls: Option<Box<Tls>>,
     pub(crate) exchange: Exchange,
-    /// The read budget is used up: no read is planned before this time or the next segment.
+    /// Its read budget or its site's bandwidth is used up: no read is planned before this time, a timeout or the next
+    /// segment.
     pub(crate) read_waits: Option<Instant>,
     /// The client's progress in acknowledging what was sent.
     progress: Progress,
@@ -183,6 +186,8 @@ struct Rare {
 struct Ruled {
     /// How fast its replies are sent.
     rates: Rates,
+    /// What it may send of the bandwidth that its replies share with others.
+    granted: Granted,
     /// Counts it under the limit of a rule while it is sent replies.
     held: Option<Box<Held>>,
 }
@@ -257,17 +262,54 @@ impl Client {
         SocketAddr::new(self.source(), self.tcp.tuple().peer.port())
     }
 
-    /// A reply begins at `start`, which is sent so fast, and never faster than `rate_max`, that of all connections.
+    /// A reply begins at `start`, which is sent so fast, and never faster than `rate_max`, that of all connections, or
+    /// than `bandwidth` permits.
     pub(crate) fn begin_rate(
         &mut self,
         start: StreamOffset,
         rate: Option<Rate>,
         rate_max: Option<u64>,
+        bandwidth: Option<&Bandwidth>,
     ) {
-        if rate.is_some() || self.is_ruled {
-            let ruled = self.ruled();
-            ruled.rates.begin_reply(start, rate, rate_max);
+        if rate.is_some() || bandwidth.is_some() || self.is_ruled {
+            let rates = &mut self.ruled().rates;
+            rates.begin_reply(start, rate, rate_max, bandwidth);
         }
+    }
+
+    /// Until when the bandwidth that it shares forbids it to send what it has not sent before; `None`: it does not.
+    pub(crate) fn awaits_grant(&mut self, now: Instant) -> Option<Instant> {
+        let queued_bytes = self.unclaimed_bytes();
+        let granted = &mut self.ruled_if_any()?.granted;
+        granted.waits_until(now, queued_bytes)
+    }
+
+    /// Bytes are to be claimed, new ones or, as `is_retransmission` says, others: the bandwidth that it shares is used by them.
+    pub(crate) fn spend_grant(&mut self, now: Instant, bytes: u64, is_retransmission: bool) {
+        let new_bytes = if is_retransmission { 0 } else { bytes };
+        let queued_bytes = self.unclaimed_bytes().saturating_sub(new_bytes);
+        if let Some(ruled) = self.ruled_if_any() {
+            ruled.granted.spend(now, bytes, queued_bytes);
+        }
+    }
+
+    /// Bytes that were claimed are not sent.
+    pub(crate) fn refund_grant(&mut self, bytes: u64) {
+        if let Some(ruled) = self.ruled_if_any() {
+            ruled.granted.refund(bytes);
+        }
+    }
+
+    /// What the stream has behind all that was claimed, bytes.
+    fn unclaimed_bytes(&self) -> u64 {
+        self.tcp.end().since(self.tcp.claimed_once())
+    }
+
+    fn ruled_if_any(&mut self) -> Option<&mut Ruled> {
+        if !self.is_ruled {
+            return None;
+        }
+        self.rare.as_mut().and_then(|rare| rare.ruled.as_mut())
     }
 
     /// Counts this client under the limit of a rule, if `admit` says so, or under none.
@@ -283,7 +325,7 @@ impl Client {
 
     /// It is sent no reply: it is not counted.
     pub(crate) fn give_back(&mut self) {
-        if let Some(ruled) = self.rare.as_mut().and_then(|rare| rare.ruled.as_mut()) {
+        if let Some(ruled) = self.ruled_if_any() {
             ruled.held = None;
         }
     }
@@ -499,10 +541,11 @@ impl Client {
     /// only place where that is decided. TCP learns since when it is demanded.
     #[inline]
     pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
-        if self.is_ruled
-            && let Some(ruled) = self.rare.as_mut().and_then(|rare| rare.ruled.as_mut())
-            && let Some(rate) = ruled.rates.advance(self.tcp.claimed_once())
+        let claimed = self.tcp.claimed_once();
+        if let Some(ruled) = self.ruled_if_any()
+            && let Some(Step { rate, bandwidth }) = ruled.rates.advance(claimed)
         {
+            ruled.granted.set_bandwidth(bandwidth);
             self.tcp.set_rate_max(rate);
         }
         self.read_waits = self.read_waits.filter(|until| *until > now);

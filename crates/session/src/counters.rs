@@ -197,6 +197,8 @@ counters! {
         pub session_kept_given_up_count: u64,
         /// Times a read was deferred because its connection had used its read budget.
         pub session_read_deferred_count: u64,
+        /// Times a read was deferred because the `bandwidth` of its site or rule was used.
+        pub session_bandwidth_deferred_count: u64,
         /// Times a read was deferred because its device had as many reads in progress as it may have.
         pub session_device_capped_count: u64,
         /// Times a read was deferred because no slot was free.

@@ -27,6 +27,7 @@ mod counters;
 mod device_reads;
 mod fetch;
 mod forwarded;
+mod granted;
 mod input;
 mod kept_slots;
 mod listing;

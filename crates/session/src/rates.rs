@@ -1,18 +1,29 @@
-//! How fast a connection's replies are sent, where a rule says so: from which byte of the stream on which rate holds.
+//! How fast a connection's replies are sent, where a rule says so: from which byte of the stream on which rate holds,
+//! and of which bandwidth it is.
 //!
 //! It refuses to pace: TCP's pacer does, by the rate that it is told when bytes from there on are to be claimed. Bound:
 //! two steps for each reply in the stream ([`crate::stream_map::REPLIES_MAX`]).
 
 use std::collections::VecDeque;
 
+use sites::bandwidth::Bandwidth;
 use sites::rules::Rate;
 use tcp::StreamOffset;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    /// In stream order, bytes a second. `None`: as fast as TCP may.
-    steps: VecDeque<(StreamOffset, Option<u64>)>,
+    /// In stream order.
+    steps: VecDeque<(StreamOffset, Step)>,
+}
+
+/// What holds from a byte on.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Step {
+    /// Bytes a second. `None`: as fast as TCP may.
+    pub(crate) rate: Option<u64>,
+    /// Shared with others; `None`: none.
+    pub(crate) bandwidth: Option<Bandwidth>,
 }
 
 impl Rates {
@@ -23,44 +34,53 @@ impl Rates {
         start: StreamOffset,
         rate: Option<Rate>,
         rate_max: Option<u64>,
+        bandwidth: Option<&Bandwidth>,
     ) {
+        let step = |rate| Step {
+            rate,
+            bandwidth: bandwidth.cloned(),
+        };
         while self.steps.back().is_some_and(|(at, _)| *at >= start) {
             self.steps.pop_back();
         }
         let after_bytes = rate.map_or(u64::MAX, |rate| rate.after_bytes);
         if after_bytes > 0 {
-            self.steps.push_back((start, rate_max));
+            self.steps.push_back((start, step(rate_max)));
         }
         if let Some(rate) = rate {
             let least = rate_max.map_or(rate.bytes_per_second, |most| {
                 most.min(rate.bytes_per_second)
             });
-            self.steps.push_back((start + after_bytes, Some(least)));
+            self.steps
+                .push_back((start + after_bytes, step(Some(least))));
         }
     }
 
-    /// The rate that holds from `claimed` on, the first byte that is to be claimed; `None`: that of before.
-    pub(crate) fn advance(&mut self, claimed: StreamOffset) -> Option<Option<u64>> {
-        let mut rate = None;
-        while let Some(&(at, next)) = self.steps.front()
-            && at <= claimed
-        {
-            rate = Some(next);
-            self.steps.pop_front();
+    /// What holds from `claimed` on, the first byte that is to be claimed; `None`: what held before.
+    pub(crate) fn advance(&mut self, claimed: StreamOffset) -> Option<Step> {
+        let mut step = None;
+        while self.steps.front().is_some_and(|(at, _)| *at <= claimed) {
+            step = self.steps.pop_front().map(|(_, step)| step);
         }
-        rate
+        step
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sites::bandwidth::Bandwidth;
     use sites::rules::Rate;
     use tcp::StreamOffset;
 
-    use super::Rates;
+    use super::{Rates, Step};
 
     fn at(offset: u64) -> StreamOffset {
         StreamOffset::ZERO + offset
+    }
+
+    fn of(rate: Option<u64>) -> Option<Step> {
+        let bandwidth = None;
+        Some(Step { rate, bandwidth })
     }
 
     const SLOW: Option<Rate> = Some(Rate {
@@ -71,15 +91,15 @@ mod tests {
     #[test]
     fn a_rate_holds_behind_the_first_bytes_of_its_reply() {
         let mut rates = Rates::default();
-        rates.begin_reply(at(50), SLOW, None);
-        rates.begin_reply(at(500), None, None);
+        rates.begin_reply(at(50), SLOW, None, None);
+        rates.begin_reply(at(500), None, None, None);
         for (claimed, rate) in [
             (49, None),
-            (50, Some(None)),
+            (50, of(None)),
             (149, None),
-            (150, Some(Some(10_000))),
+            (150, of(Some(10_000))),
             (499, None),
-            (500, Some(None)),
+            (500, of(None)),
             (501, None),
         ] {
             assert_eq!(rates.advance(at(claimed)), rate, "{claimed}");
@@ -88,16 +108,23 @@ mod tests {
             after_bytes: 0,
             ..rate
         });
-        rates.begin_reply(at(600), at_once, Some(9_000));
-        assert_eq!(rates.advance(at(600)), Some(Some(9_000)));
+        rates.begin_reply(at(600), at_once, Some(9_000), None);
+        assert_eq!(rates.advance(at(600)), of(Some(9_000)));
+        // A bandwidth is of all of a reply, whatever its rate.
+        let bandwidth = Bandwidth::new(1);
+        rates.begin_reply(at(700), SLOW, None, Some(&bandwidth));
+        for claimed in [700, 800] {
+            let step = rates.advance(at(claimed)).unwrap();
+            assert!(step.bandwidth.unwrap().is_same(&bandwidth));
+        }
     }
 
     #[test]
     fn a_reply_takes_the_place_of_one_that_was_taken_back() {
         let mut rates = Rates::default();
-        rates.begin_reply(at(50), SLOW, None);
-        rates.begin_reply(at(50), None, None);
-        assert_eq!(rates.advance(at(1000)), Some(None));
+        rates.begin_reply(at(50), SLOW, None, None);
+        rates.begin_reply(at(50), None, None, None);
+        assert_eq!(rates.advance(at(1000)), of(None));
         assert!(rates.steps.is_empty());
     }
 }

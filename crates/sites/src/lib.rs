@@ -1,6 +1,6 @@
 //! Sites: which reply a request gets, by name, path, network and signature.
 //!
-//! A server has one [`Sites`], made at load and not changed after, but for what [`limits`] count.
+//! A server has one [`Sites`], made at load and not changed after, but for what [`limits`] and [`bandwidth`] count.
 //! [`Sites::decide`] says of a parsed request whether it is served, sent elsewhere or refused, and what the reply says beside. A server without sites has one
 //! that serves everything, and a look-up of nothing.
 //!
@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bandwidth;
 mod last_rule;
 pub mod limits;
 pub mod links;

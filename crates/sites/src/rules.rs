@@ -9,6 +9,7 @@
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 use http::{ReplyConfig, Status};
 
+use crate::bandwidth::Bandwidth;
 use crate::limits::Limit;
 use crate::links::Links;
 use crate::networks::SourceFilter;
@@ -34,6 +35,8 @@ pub struct Rule {
     pub limit: Option<Limit>,
     /// How fast replies are sent; `None`: as fast as the server's are.
     pub rate: Option<Rate>,
+    /// How fast all replies together are sent; `None`: as fast as there are connections.
+    pub bandwidth: Option<Bandwidth>,
     /// What is done.
     pub action: Action,
 }

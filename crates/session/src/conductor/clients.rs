@@ -212,6 +212,8 @@ impl Conductor {
             return;
         };
         let timeouts_before = client.tcp.timeouts_in_a_row();
+        // What timed out is sent again whatever new bytes wait for.
+        client.read_waits = None;
         if let Outcome::Closed(reason) = client.tcp.handle_timeout(now) {
             self.forget_client(now, arena, index, reason);
             return;

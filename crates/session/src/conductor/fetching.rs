@@ -7,6 +7,7 @@ use tcp::{Claim, Credit, Demand};
 use super::Conductor;
 use super::opening::SEALED_UNIT_BYTES;
 use crate::client::Client;
+use crate::counters::Counters;
 use crate::device_reads::DeviceIndex;
 use crate::fetch::{self, Arrived, Fetch, FetchLimits, FetchPlan, FetchState};
 use crate::kept_slots::{AHEAD_TIME, KeptSlots};
@@ -57,9 +58,9 @@ impl Conductor {
                 self.reads.put_back(index);
                 return None;
             }
-            if let Err(until) = client.pay(now, &plan, &self.config.read_limits) {
+            let counters = &mut self.telemetry.counters;
+            if let Err(until) = client.pay(now, &plan, &self.config.read_limits, counters) {
                 client.read_waits = Some(until);
-                self.telemetry.counters.session_read_deferred_count += 1;
                 self.update_queues_and_timers(now, index);
                 continue;
             }
@@ -137,6 +138,7 @@ impl Conductor {
         let fetch = fetch.expect("invariant: only the newest plan comes back unread");
         client.tcp.return_claim(fetch.claim);
         client.read_budget.refund(plan.length_bytes.into());
+        client.refund_grant(fetch.plan.range.bytes());
         self.telemetry.counters.session_read_count -= 1;
         self.telemetry.counters.session_read_bytes -= u64::from(plan.length_bytes);
         self.telemetry.counters.session_reread_count -= u64::from(fetch.plan.is_retransmission);
@@ -236,11 +238,24 @@ impl Conductor {
 }
 
 impl Client {
-    /// Pays for the plan out of the read budget.
+    /// Pays for the plan out of the read budget, and out of the bandwidth of its site.
     ///
     /// # Errors
     /// The read must wait until this moment, or until more is acknowledged.
-    fn pay(&mut self, now: Instant, plan: &FetchPlan, limits: &ReadLimits) -> Result<(), Instant> {
+    fn pay(
+        &mut self,
+        now: Instant,
+        plan: &FetchPlan,
+        limits: &ReadLimits,
+        counters: &mut Counters,
+    ) -> Result<(), Instant> {
+        // What was lost waits for nobody's turn: the client has all that came behind it, and can use nothing of it.
+        if !plan.is_retransmission
+            && let Some(until) = self.awaits_grant(now)
+        {
+            counters.session_bandwidth_deferred_count += 1;
+            return Err(until);
+        }
         let claimed = self.tcp.claimed_once();
         let length = plan.read.map_or(0, |read| read.length_bytes);
         let cost = ReadCost {
@@ -248,7 +263,11 @@ impl Client {
             new_bytes: plan.range.end.since(claimed),
             unacknowledged_bytes: claimed.since(self.tcp.acknowledged()),
         };
-        self.read_budget.pay(now, cost, limits)?;
+        if let Err(until) = self.read_budget.pay(now, cost, limits) {
+            counters.session_read_deferred_count += 1;
+            return Err(until);
+        }
+        self.spend_grant(now, plan.range.bytes(), plan.is_retransmission);
         self.read_waits = None;
         Ok(())
     }

@@ -204,7 +204,7 @@ impl Conductor {
         };
         let found = self.config.sites.find(&request, &mut self.draft.last_rule);
         let (rule, site) = (found.rule, found.number());
-        let rate = rule.rate;
+        let (rate, bandwidth) = (rule.rate, rule.bandwidth.as_ref());
         let mut options = ReplyOptions {
             config: &rule.replies,
             unix_seconds_now: self.draft.unix_seconds,
@@ -231,7 +231,8 @@ impl Conductor {
             site,
             status,
         };
-        client.begin_rate(client.tcp.end(), rate, self.config.tcp.rate_max);
+        let rate_max = self.config.tcp.rate_max;
+        client.begin_rate(client.tcp.end(), rate, rate_max, bandwidth);
         self.push_reply(now, index, place, answered);
         if held.beginnings == 0 {
             self.telemetry.counters.http_reply_count += 1;

@@ -71,7 +71,7 @@ const NGINX: [(&str, &str); 42] = [
     ),
     (
         "limit_rate",
-        "connection_rate_max, or rate of [[site.rule]]",
+        "connection_rate_max, rate of [[site.rule]], or bandwidth of all connections",
     ),
     ("limit_rate_after", "rate_after of [[site.rule]]"),
     (

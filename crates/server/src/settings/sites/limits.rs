@@ -1,9 +1,10 @@
-//! `rate` and `limit` of sites and rules: how fast, and how many.
+//! `rate`, `bandwidth` and `limit` of sites and rules: how fast, and how many.
 //!
 //! It refuses amounts out of range, and a burst of no rate. Bounds: those of [`sites::limits`].
 
 use std::ops::RangeInclusive;
 
+use sites::bandwidth::Bandwidth;
 use sites::limits::{BURST_MAX, CONNECTIONS_MAX, Limit, REQUESTS_PER_SECOND_MAX, RequestRate};
 use sites::rules::Rate;
 
@@ -44,6 +45,24 @@ pub(super) fn resolve_rate(
             }))
         }
     }
+}
+
+pub(super) fn resolve_bandwidth(
+    bandwidth: Option<Amount>,
+    place: &Place,
+) -> Result<Option<Bandwidth>, Failure> {
+    let Some(Amount(text)) = bandwidth else {
+        return Ok(None);
+    };
+    let rate = parse_rate(&text).ok();
+    let rate = rate.filter(|rate| RATE_RANGE.contains(rate));
+    let rate = rate.ok_or_else(|| {
+        place.refuse(
+            format_args!("bandwidth {text}: no rate, or out of range"),
+            "write it like \"2Gbit/s\" or \"250MB/s\", from 10kB/s to 100GB/s",
+        )
+    })?;
+    Ok(Some(Bandwidth::new(rate)))
 }
 
 pub(super) fn resolve_limit(

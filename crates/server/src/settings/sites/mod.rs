@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::{Coding, Cors, Origins, ReplyConfig, Status};
+use sites::bandwidth::Bandwidth;
 use sites::limits::Limit;
 use sites::links::{Expression, LinkForm, LinkKey, Links};
 use sites::names::NameProblem;
@@ -24,7 +25,7 @@ use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, SiteProblem, Sites};
 
 use self::cors::CorsChoice;
-use self::limits::{resolve_limit, resolve_rate};
+use self::limits::{resolve_bandwidth, resolve_limit, resolve_rate};
 use super::file::{Amount, FileText, Reader, Table, Value, Written};
 use super::problems::Problems;
 use super::sources::resolve_list;
@@ -164,6 +165,9 @@ table! {
         limit: LimitTable, "table", "see below",
             "How many connections and requests of one client's network are taken at once; further requests get 429. \
              A site's counts what is asked for of all of it, but by rules with one of their own, which counts by itself.";
+        bandwidth: Amount, "rate, like `\"2Gbit/s\"`, or bytes a second", "10 kB/s to 100 GB/s",
+            "Most that all connections together are sent. A site's is for all of it, but for rules with one of their \
+             own, which is beside it.";
     }
 }
 
@@ -308,6 +312,7 @@ struct Level {
     /// The field lines that `replies` was made of.
     lines: Vec<String>,
     replies: ReplyConfig,
+    bandwidth: Option<Bandwidth>,
     /// Its own; none of above.
     limit: Option<Limit>,
 }
@@ -331,6 +336,8 @@ impl SharedTable {
             level.root = root;
         }
         level.limit = problems.take(resolve_limit(self.limit, place));
+        let bandwidth = problems.take(resolve_bandwidth(self.bandwidth, place));
+        level.bandwidth = bandwidth.or(level.bandwidth);
         level
     }
 
@@ -405,6 +412,7 @@ pub(super) fn resolve(
         directory: None,
         lines,
         replies: settings.replies.clone(),
+        bandwidth: None,
         limit: None,
     };
     let sites = tables.into_iter().enumerate().map(|(index, table)| {
@@ -526,6 +534,7 @@ fn resolve_site(
             replies: level.replies,
             folder: resolve_folder("", &level.root, &place)?,
             limit: level.limit,
+            bandwidth: level.bandwidth,
             ..Rule::default()
         },
     };
@@ -633,6 +642,7 @@ fn resolve_rule(
     let cut = table.strip_prefix.unwrap_or_default();
     let rule = Rule {
         rate: resolve_rate(table.rate, table.rate_after, place)?,
+        bandwidth: level.bandwidth,
         limit: level.limit,
         replies: level.replies,
         networks: is_limited.then_some(filter),

@@ -235,6 +235,28 @@ fn paths_are_looked_up_in_the_sites_folder_or_the_rules() {
     );
 }
 
+#[test]
+fn a_sites_bandwidth_is_for_all_of_it_but_for_rules_with_their_own() {
+    let sites = sites(
+        "[[site]]\nnames = [\"a\"]\nbandwidth = \"2Gbit/s\"\n\
+         [[site.rule]]\npaths = [\"/own/**\"]\nbandwidth = 10_000\n\
+         [[site.rule]]\npaths = [\"/sites/**\"]\n[[site]]\n",
+    );
+    let bandwidth = |url: &str| {
+        let head = format!("GET {url} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let Parsed::Complete { request, .. } = parse_request(head.as_bytes()) else {
+            panic!("{head}");
+        };
+        let found = sites.find(&request, &mut LastRule::default());
+        found.rule.bandwidth.clone()
+    };
+    let of_site = bandwidth("http://a/x").unwrap();
+    assert_eq!(of_site, Bandwidth::new(250_000_000));
+    assert!(bandwidth("http://a/sites/x").unwrap().is_same(&of_site));
+    assert_eq!(bandwidth("http://a/own/x"), Some(Bandwidth::new(10_000)));
+    assert_eq!(bandwidth("http://b/x"), None);
+}
+
 /// The block of TOML of a page with this number, resolved.
 fn example_of(page: &str, number: usize) -> Sites {
     let block = page.split("```toml\n").nth(number).unwrap();
@@ -339,6 +361,14 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             "paths = [\"/a/*\", \"/b\"]\nredirect = \"/$1\"",
             "\"/b\" has 0 wildcards",
+        ),
+        (
+            "paths = [\"/a\"]\nbandwidth = 9_999",
+            "bandwidth 9999: no rate, or out of range",
+        ),
+        (
+            "paths = [\"/a\"]\nbandwidth = \"2G\"",
+            "bandwidth 2G: no rate, or out of range",
         ),
         (
             "paths = [\"/a\"]\nstatus = 200",

@@ -5,6 +5,7 @@ mod addresses;
 mod anew;
 mod answer_limits;
 mod answers;
+mod bandwidth;
 mod batches;
 mod budget;
 mod crossing;
