@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::test::TestOptions;
-use crate::{boot, cargo, image, interop, lab, netns, simulate, skips, tidy};
+use crate::{boot, cargo, image, interop, lab, netns, simulate, skips, test, tidy};
 use testbed::packages;
 use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
@@ -50,7 +50,30 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     boot::run_with_rights(&mut suite);
     lab::run_disk_checks(&mut suite, ahead);
     simulate::run(&mut suite, simulate::Seeds::Most);
+    match fleet_packages() {
+        Ok(packages) => test::cargo_test(&mut suite, FLEET_TESTS, &packages),
+        Err(error) => suite.fail(FLEET_TESTS, &format!("{error:#}")),
+    }
     expected.close(suite)
+}
+
+/// The tests that `cargo xtask test` leaves out: of the programs of a fleet, which link much that Atlas does not.
+const FLEET_TESTS: &str = "cargo test, fleet";
+
+/// The packages beneath `fleet`, in ascending order.
+fn fleet_packages() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(workspace_root().join("fleet"))? {
+        let manifest = entry?.path().join("Cargo.toml");
+        let text = fs::read_to_string(&manifest);
+        let text = text.with_context(|| format!("reading {}", manifest.display()))?;
+        let table: toml::Table = text.parse()?;
+        let name = table.get("package").and_then(|it| it.get("name"));
+        let name = name.and_then(toml::Value::as_str).context("a package")?;
+        names.push(name.to_owned());
+    }
+    names.sort();
+    Ok(names)
 }
 
 fn lint(suite: &mut Suite) {

@@ -32,22 +32,21 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let mut suite = Suite::default();
     packages::install_if_possible(&packages::FOR_TESTS);
     suite.run("cargo test, compiled", || {
-        cargo::run(&["test", "--workspace", "--no-run", "--quiet"])
+        cargo::run(&["test", "--no-run", "--quiet"])
     });
-    cargo_test(&mut suite);
+    cargo_test(&mut suite, "cargo test", &[]);
     simulate::run(&mut suite, simulate::Seeds::Some);
     netns::run_once_with_rights(&mut suite, &target_directory().join("debug/atlas"));
     expected.close(suite)
 }
 
-/// The workspace's tests, each counted, each skip with its reason.
-fn cargo_test(suite: &mut Suite) {
-    let name = "cargo test";
+/// The tests of these packages, or of those that cargo builds by default: each counted, each skip with its reason.
+pub(crate) fn cargo_test(suite: &mut Suite, name: &str, packages: &[String]) {
     if interrupt::is_set() {
         return suite.skip(name, "interrupted");
     }
     let mut log = TestLog::default();
-    let outcome = run_tests(&mut log);
+    let outcome = run_tests(&mut log, packages);
     suite.passed += log.passed.saturating_sub(log.skipped.len() as u64);
     for (test, reason) in &log.skipped {
         suite.skip(test, reason);
@@ -63,15 +62,13 @@ fn cargo_test(suite: &mut Suite) {
     }
 }
 
-fn run_tests(log: &mut TestLog) -> Result<()> {
+fn run_tests(log: &mut TestLog, packages: &[String]) -> Result<()> {
+    let mut arguments = vec!["test", "--no-fail-fast"];
+    for package in packages {
+        arguments.extend(["--package", package.as_str()]);
+    }
     // With the output of tests that pass, too: their skips are in it.
-    let arguments = [
-        "test",
-        "--workspace",
-        "--no-fail-fast",
-        "--",
-        "--show-output",
-    ];
+    arguments.extend(["--", "--show-output"]);
     let mut command = cargo::command(&arguments);
     command.stdout(Stdio::piped());
     let mut process = Process::spawn_tree("cargo test", &mut command)?;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::CommandFactory as _;
 
 use super::Tree;
-use super::rules::{PRODUCT_ARROWS, PURE_ROOMS, TOOL_ARROWS, dependencies, room_of};
+use super::rules::{FLEET_ARROWS, PRODUCT_ARROWS, PURE_ROOMS, TOOL_ARROWS, dependencies, room_of};
 use testbed::pages::Part;
 
 /// Makes a part from the tree and from what the page has now.
@@ -184,7 +184,8 @@ fn crates(tree: &Tree, old: &str) -> Result<String> {
 fn users(tree: &Tree) -> Result<BTreeMap<String, Users<'_>>> {
     let mut users: BTreeMap<String, Users<'_>> = BTreeMap::new();
     let is_ours = |name: &str| {
-        let mut rooms = PRODUCT_ARROWS.iter().chain(&TOOL_ARROWS);
+        let rooms = PRODUCT_ARROWS.iter().chain(&FLEET_ARROWS);
+        let mut rooms = rooms.chain(&TOOL_ARROWS);
         rooms.any(|(room, _)| *room == name)
     };
     for file in tree.ending("/Cargo.toml") {

@@ -15,6 +15,9 @@ const PRODUCT_FOLDER: &str = "crates";
 /// Where the tools are.
 const TOOLS_FOLDER: &str = "tools";
 
+/// Where the programs of a fleet are.
+const FLEET_FOLDER: &str = "fleet";
+
 /// The product's rooms under `crates/`, and which rooms each may depend on: no tool. A room not
 /// named here may not exist.
 pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 15] = [
@@ -99,6 +102,10 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
     ),
 ];
 
+/// The programs of a fleet under `fleet/`, and which rooms of the product each may use: nothing of the product, and no
+/// tool, depends on them.
+pub(super) const FLEET_ARROWS: [(&str, &[&str]); 1] = [("placement", &[])];
+
 /// Rooms without system calls, clocks, I/O or `unsafe`.
 pub(super) const PURE_ROOMS: [&str; 9] = [
     "clock", "counters", "http", "record", "session", "sites", "tcp", "volume", "wire",
@@ -133,8 +140,8 @@ const UNSAFE_LIST: &str = "docs/develop/unsafe.md";
 /// How a module says that it has unsafe code.
 const UNSAFE_MARK: &str = concat!("allow(\n    unsafe", "_code");
 
-/// Every dependency between rooms is in [`PRODUCT_ARROWS`] or [`TOOL_ARROWS`], and no room of the
-/// product depends on a tool, not even for its tests.
+/// Every dependency between rooms is in [`PRODUCT_ARROWS`], [`FLEET_ARROWS`] or [`TOOL_ARROWS`], and no room
+/// of the product depends on a tool, not even for its tests.
 pub(super) fn arrows(tree: &Tree) -> Vec<String> {
     tree.ending("/Cargo.toml")
         .flat_map(|file| arrows_of(&file.path, &file.text))
@@ -146,10 +153,10 @@ fn arrows_of(path: &str, manifest: &str) -> Vec<String> {
         return Vec::new();
     };
     let is_product = folder == PRODUCT_FOLDER;
-    let arrows: &[(&str, &[&str])] = if is_product {
-        &PRODUCT_ARROWS
-    } else {
-        &TOOL_ARROWS
+    let arrows: &[(&str, &[&str])] = match folder {
+        PRODUCT_FOLDER => &PRODUCT_ARROWS,
+        FLEET_FOLDER => &FLEET_ARROWS,
+        _ => &TOOL_ARROWS,
     };
     let Some((_, allowed)) = arrows.iter().find(|(name, _)| *name == room) else {
         return vec![format!(
@@ -196,14 +203,15 @@ fn package<'a>(key: &'a str, value: &'a toml::Value) -> &'a str {
 }
 
 fn is_room(name: &str) -> bool {
-    PRODUCT_ARROWS.iter().any(|(room, _)| *room == name) || is_tool(name)
+    let mut rooms = PRODUCT_ARROWS.iter().chain(&FLEET_ARROWS);
+    rooms.any(|(room, _)| *room == name) || is_tool(name)
 }
 
 fn is_tool(name: &str) -> bool {
     TOOL_ARROWS.iter().any(|(room, _)| *room == name)
 }
 
-/// The room a file under `crates/` or `tools/` belongs to. An instrument in the bench's folder is one of its own.
+/// The room a file under `crates/`, `fleet/` or `tools/` belongs to. An instrument in the bench's folder is one of its own.
 pub(super) fn room_of(path: &str) -> Option<&str> {
     folder_and_room(path).map(|(_, room)| room)
 }
@@ -215,7 +223,8 @@ fn folder_and_room(path: &str) -> Option<(&str, &str)> {
     let inner = parts
         .next()
         .filter(|it| folder == TOOLS_FOLDER && is_tool(it));
-    matches!(folder, PRODUCT_FOLDER | TOOLS_FOLDER).then_some((folder, inner.unwrap_or(room)))
+    matches!(folder, PRODUCT_FOLDER | FLEET_FOLDER | TOOLS_FOLDER)
+        .then_some((folder, inner.unwrap_or(room)))
 }
 
 /// The feature of `atlas-tcp` that puts faults back, and the manifest that alone turns it on.
@@ -489,7 +498,7 @@ mod tests {
     fn the_tables_themselves_have_no_cycle_and_no_arrow_from_the_product_to_a_tool() {
         // Rooms come after all they depend on, so nothing can depend on itself; the product's
         // table comes first.
-        let arrows = [&PRODUCT_ARROWS[..], &TOOL_ARROWS].concat();
+        let arrows = [&PRODUCT_ARROWS[..], &FLEET_ARROWS, &TOOL_ARROWS].concat();
         for (index, (room, allowed)) in arrows.iter().enumerate() {
             for name in *allowed {
                 let before = arrows[..index].iter().any(|(earlier, _)| earlier == name);
