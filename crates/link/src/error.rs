@@ -41,6 +41,9 @@ pub enum CopyReason {
     /// The device does not access the socket's memory itself, or takes only frames of one buffer.
     #[error("the device does not read frames of several buffers itself")]
     OneBuffer,
+    /// The socket's memory has the slots of the process that this one took over from.
+    #[error("the socket was taken over, and lends the slots of the process that made it")]
+    OtherProcess,
     /// The kernel made no transmit ring of the slots, or did not map them. Carries the errno.
     #[error("the slots cannot be lent: {}", std::io::Error::from_raw_os_error(*.0))]
     NoRing(i32),

@@ -84,7 +84,7 @@ pub use steering::QUEUES_MAX;
 pub use tap::{Tap, TapConfig};
 pub use unix_owner::abstract_name_owner;
 pub use watch::{InterfaceState, InterfaceWatch};
-pub use xdp::{AddressUse, AttachMode, ChecksumOffload, Xdp, XdpConfig, XdpStatistics};
+pub use xdp::{AddressUse, AttachMode, ChecksumOffload, Xdp, XdpConfig, XdpShape, XdpStatistics};
 pub use xdp_packet::XdpPacket;
 
 /// Largest IP packet any link takes or hands up, bytes: what the 16-bit IPv4 length can say.

@@ -11,7 +11,7 @@
 //! buffer of a packet socket.
 
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use clock::Instant;
 use counters::CounterSet as _;
@@ -22,7 +22,7 @@ use crate::counters::LinkCounters;
 use crate::error::{LinkError, SetupError, TransmitError};
 use crate::interface::{InterfaceName, describe};
 use crate::packet::{SendConfig, Sender, ZeroCopy};
-use crate::xdp::CELLS_MIN;
+use crate::xdp::{CELLS_MIN, XdpShape};
 use crate::{
     Capabilities, ChecksumOffload, Checksums, CopyReason, FramePath, InterfaceState, Link,
     Received, Sent, Xdp, XdpConfig,
@@ -45,17 +45,27 @@ impl XdpPacket {
     /// # Errors
     /// [`SetupError`], which says what to do. Nothing is left on the interface.
     pub fn open_queues(config: &XdpConfig) -> Result<Vec<Self>, SetupError> {
+        Self::with_senders(config, Xdp::open_receivers(&receiving(config))?)
+    }
+
+    /// The same with the AF_XDP sockets of another process, as [`Xdp::of_shared`] does it.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do. The other process notices nothing.
+    pub fn of_shared(
+        config: &XdpConfig,
+        shapes: &[XdpShape],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Vec<Self>, SetupError> {
+        let receive = receiving(config);
+        let receivers = Xdp::take_over(&receive, shapes, descriptors, false)?;
+        Self::with_senders(config, receivers)
+    }
+
+    fn with_senders(config: &XdpConfig, receivers: Vec<Xdp>) -> Result<Vec<Self>, SetupError> {
         let send = SendConfig {
             zero_copy: config.zero_copy,
             ..SendConfig::default()
-        };
-        let receive = XdpConfig {
-            zero_copy: ZeroCopy::Auto,
-            loans: ZeroCopy::Off,
-            checksum_offload: ChecksumOffload::Off,
-            slots_bytes: 0,
-            transmit_cells: CELLS_MIN,
-            ..config.clone()
         };
         let name = InterfaceName::parse(&config.interface)?;
         let found = describe(name)?;
@@ -64,7 +74,7 @@ impl XdpPacket {
                 .map_err(|errno| name.error("opening a packet socket", CAPABILITY, errno))?;
             Ok(Self { receiver, sender })
         };
-        Xdp::open_queues(&receive)?.into_iter().map(open).collect()
+        receivers.into_iter().map(open).collect()
     }
 
     /// The half that receives.
@@ -77,6 +87,18 @@ impl XdpPacket {
     #[must_use]
     pub const fn bypasses_qdisc(&self) -> bool {
         self.sender.bypasses_qdisc()
+    }
+}
+
+/// The half that receives.
+fn receiving(config: &XdpConfig) -> XdpConfig {
+    XdpConfig {
+        zero_copy: ZeroCopy::Auto,
+        loans: ZeroCopy::Off,
+        checksum_offload: ChecksumOffload::Off,
+        slots_bytes: 0,
+        transmit_cells: CELLS_MIN,
+        ..config.clone()
     }
 }
 
@@ -101,6 +123,10 @@ impl Link for XdpPacket {
         self.receiver.apply_interface_state(state);
         self.sender.apply_interface_state(state);
         self.capabilities()
+    }
+
+    fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
+        self.receiver.set_receiving(is_receiving)
     }
 
     fn share_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), i32> {

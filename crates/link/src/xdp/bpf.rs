@@ -22,6 +22,7 @@ const PROG_LOAD: i32 = 5;
 #[cfg(test)]
 const PROG_TEST_RUN: i32 = 10;
 const LINK_CREATE: i32 = 28;
+const LINK_UPDATE: i32 = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_XSKMAP: u32 = 17;
@@ -82,6 +83,14 @@ struct LinkCreate {
     interface_index: u32,
     attach_type: u32,
     flags: u32,
+}
+
+#[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    new_program: u32,
+    flags: u32,
+    old_program: u32,
 }
 
 /// Runs a command on its part of `union bpf_attr`; returns what the call returns.
@@ -209,6 +218,19 @@ pub(super) fn attach(
     // SAFETY: this command reads four numbers.
     let link = unsafe { bpf(LINK_CREATE, &mut attributes) };
     link.map(owned)
+}
+
+/// Puts another program in place of the one that is attached: no frame passes without one. Since Linux 5.19 this needs no
+/// capability: who has the descriptors may.
+pub(super) fn replace_program(link: &OwnedFd, program: &OwnedFd) -> Result<(), i32> {
+    let mut attributes = LinkUpdate {
+        link: number(link),
+        new_program: number(program),
+        flags: 0,
+        old_program: 0,
+    };
+    // SAFETY: this command reads four numbers.
+    unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
 }
 
 /// Runs a program once on a frame of at least an Ethernet header; its verdict.

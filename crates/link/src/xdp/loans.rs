@@ -124,6 +124,11 @@ impl Loans {
         self.lent_count > 0
     }
 
+    /// Whether the device has read all slots, as far as was reaped.
+    pub(super) const fn are_all_back(&self) -> bool {
+        self.lent_count == self.returned.len()
+    }
+
     /// Names the slots that have come back.
     pub(super) fn give_back(&mut self, sink: &mut dyn FnMut(u32)) {
         for slot in self.returned.drain(..) {

@@ -25,6 +25,7 @@ unsafe impl Send for Mapping {}
 
 impl Mapping {
     /// New pages that hold zeros.
+    #[cfg(test)]
     pub(super) fn anonymous(bytes: usize) -> Result<Self, i32> {
         Self::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }

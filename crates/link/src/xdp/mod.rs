@@ -67,17 +67,18 @@
 //! - What a packet socket's module says of a second MAC holds here.
 
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use clock::Instant;
+use counters::CounterSet as _;
 use memory::SlotMemory;
 use wire::{ChecksumState, Outgoing};
 
 use crate::counters::LinkCounters;
 use crate::error::{CopyReason, LinkError, SetupError, TransmitError};
 use crate::interface::InterfaceName;
-use crate::packet::{ADDRESSES_MAX, MacChoice, ZeroCopy};
+use crate::packet::{ADDRESSES_MAX, MacChoice, Sender, ZeroCopy};
 use crate::refusal::RefusalPeriod;
 use crate::{
     Capabilities, Checksums, ETHERNET_BYTES, FramePath, IP_PACKET_BYTES_MAX, InterfaceState, Link,
@@ -94,6 +95,7 @@ mod program;
 mod queue;
 mod ring;
 mod setup;
+mod sharing;
 mod socket;
 mod unfinished;
 mod vlan;
@@ -102,7 +104,9 @@ use address_table::AddressTable;
 use bpf::Place;
 pub use program::PORTS_MAX;
 use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Room, Taken};
-use setup::Attachment;
+use setup::{Attachment, Plan};
+use sharing::SharedSockets;
+pub use sharing::XdpShape;
 use socket::POLL_FRAMES_MAX;
 pub use socket::XdpStatistics;
 pub(crate) use socket::receive_queues;
@@ -270,6 +274,17 @@ impl XdpConfig {
 #[derive(Debug)]
 pub struct Xdp {
     queue: Queue,
+    /// Sends while another process uses the rings.
+    sender: Option<Sender>,
+    /// Whether it is this process that uses the rings (`sharing`).
+    is_using: bool,
+    /// Whether the program knows the socket.
+    is_in_map: bool,
+    /// The largest IP packet that there are cells for, bytes.
+    cut_bytes_max: u32,
+    /// What the kernel had counted when this process began to use the rings, and what counts of before.
+    statistics_before: XdpStatistics,
+    statistics_kept: XdpStatistics,
     queue_index: u32,
     /// Shared by the links of all queues.
     attachment: Arc<Attachment>,
@@ -313,7 +328,50 @@ impl Xdp {
     /// # Errors
     /// [`SetupError`], which says what to do. Nothing is left on the interface.
     pub fn open_queues(config: &XdpConfig) -> Result<Vec<Self>, SetupError> {
-        setup::open_queues(config)
+        let plan = Plan {
+            has_sender: true,
+            shared: None,
+        };
+        setup::open_queues(config, plan)
+    }
+
+    /// The same for a link that only receives.
+    pub(crate) fn open_receivers(config: &XdpConfig) -> Result<Vec<Self>, SetupError> {
+        setup::open_queues(config, Plan::default())
+    }
+
+    /// The same with the sockets of another process ([`Xdp::share`]), and new ones for queues that the device has
+    /// beyond those. Nothing is received before [`Link::set_receiving`], and the other process must have stopped by
+    /// then: it does by the same call.
+    ///
+    /// # Errors
+    /// [`SetupError`], which says what to do. The other process notices nothing.
+    pub fn of_shared(
+        config: &XdpConfig,
+        shapes: &[XdpShape],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Vec<Self>, SetupError> {
+        Self::take_over(config, shapes, descriptors, true)
+    }
+
+    /// The same for a link that only receives.
+    pub(crate) fn take_over(
+        config: &XdpConfig,
+        shapes: &[XdpShape],
+        descriptors: Vec<OwnedFd>,
+        has_sender: bool,
+    ) -> Result<Vec<Self>, SetupError> {
+        let shared = SharedSockets::new(shapes, descriptors);
+        let shared = shared.ok_or_else(|| SetupError::Kernel {
+            operation: "taking AF_XDP sockets over",
+            name: config.interface.clone(),
+            errno: libc::EPROTO,
+        })?;
+        let plan = Plan {
+            has_sender,
+            shared: Some(shared),
+        };
+        setup::open_queues(config, plan)
     }
 
     /// The interface's name.
@@ -355,7 +413,17 @@ impl Xdp {
     /// What the kernel has counted for the socket.
     #[must_use]
     pub fn statistics(&self) -> XdpStatistics {
-        self.queue.statistics()
+        if self.is_using {
+            let since = self.queue.statistics().less(&self.statistics_before);
+            self.statistics_kept.plus(&since)
+        } else {
+            self.statistics_kept
+        }
+    }
+
+    /// Whether frames leave by the packet socket: another process uses the rings, or has left frames in them.
+    fn is_bypassed(&mut self) -> bool {
+        !self.is_using || !self.queue.is_settled()
     }
 
     /// Asks for the interface's state at most every `STATE_CHECK_INTERVAL`: an empty ring does not
@@ -500,10 +568,19 @@ impl Link for Xdp {
     }
 
     /// An MTU beyond what the socket was opened for is taken for that; the kernel drops larger received
-    /// frames. The device's GSO limit does not matter: the link cuts.
+    /// frames. The device's GSO limit matters to the packet socket alone: the link cuts.
     fn apply_interface_state(&mut self, state: &InterfaceState) -> Capabilities {
         self.capabilities.mtu_bytes = state.mtu_bytes.min(self.queue.mtu_bytes_max());
+        if let Some(sender) = &mut self.sender {
+            sender.apply_interface_state(state);
+            let most = sender.segmentation_bytes_max();
+            self.capabilities.segmentation_bytes_max = self.cut_bytes_max.min(most);
+        }
         self.capabilities
+    }
+
+    fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
+        self.set_using(is_receiving)
     }
 
     fn receive(
@@ -512,6 +589,10 @@ impl Link for Xdp {
         frames_max: usize,
         sink: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, LinkError> {
+        if !self.is_using {
+            self.poll_interface_state(now);
+            return self.gone.map_or(Ok(0), |errno| Err(LinkError::Gone(errno)));
+        }
         // So that the cells come back when nothing more is sent, nor lent.
         if !self.queue.is_lending() {
             self.queue.reap();
@@ -592,10 +673,18 @@ impl Link for Xdp {
     }
 
     fn give_back(&mut self, _now: Instant, sink: &mut dyn FnMut(u32)) {
+        if self.is_using {
+            self.queue.reap();
+        }
         self.queue.give_back(sink);
     }
 
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
+        if self.is_bypassed()
+            && let Some(sender) = &mut self.sender
+        {
+            return sender.transmit(now, frame);
+        }
         let bytes = frame.bytes();
         let payload_bytes = bytes - frame.headers.len();
         let segment_bytes = frame.offload.segmentation.map(|segmentation| {
@@ -662,14 +751,21 @@ impl Link for Xdp {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.queue.fd())
+        self.is_using.then(|| self.queue.fd())
+    }
+
+    fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.sender {
+            Some(sender) if !self.is_using => Some(sender.fd()),
+            _ => self.poll_fd(),
+        }
     }
 
     fn counters(&self) -> LinkCounters {
-        let kernel = self.queue.statistics();
+        let kernel = self.statistics();
         let (queued_descriptors, completed_descriptors) = self.queue.descriptor_counts();
         let [offered_cells, accepted_cells, received_cells] = self.queue.receive_counts();
-        LinkCounters {
+        let own = LinkCounters {
             overflow_frames: kernel.receive_dropped_frames + kernel.receive_ring_full_frames,
             receive_errors: self.counters.receive_errors
                 + kernel.receive_invalid_descriptors
@@ -681,6 +777,10 @@ impl Link for Xdp {
             accepted_cells,
             received_cells,
             ..self.counters
+        };
+        match &self.sender {
+            Some(sender) => own.plus(&sender.counters()),
+            None => own,
         }
     }
 }

@@ -18,6 +18,7 @@
     reason = "UNSAFETY: maps the pages of slots in place of an arena's"
 )]
 
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::loans::{LentPart, Loans};
@@ -150,6 +151,22 @@ pub(super) struct Shape {
     pub(super) has_metadata: bool,
 }
 
+impl Shape {
+    /// Bytes of the memory.
+    const fn bytes(&self) -> usize {
+        let cells = self.receive_cells as usize + self.transmit_cells as usize;
+        cells * CELL_BYTES as usize + self.slots_bytes
+    }
+
+    /// Entries of the rings for sending. A frame has a cell at least.
+    const fn transmit_entries(&self) -> u32 {
+        match self.slots_bytes {
+            0 => self.transmit_cells,
+            _ => self.transmit_cells * DESCRIPTORS_MAX,
+        }
+    }
+}
+
 /// Room that frames take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
@@ -194,9 +211,11 @@ pub(super) struct Queue {
     rings: Rings,
     socket: OwnedFd,
     memory: Mapping,
-    /// What the cells and the slots are, if there are slots.
-    file: Option<OwnedFd>,
+    /// What the cells and the slots are.
+    file: OwnedFd,
     loans: Option<Loans>,
+    /// Bytes of slots behind the cells; 0: none, or they are another process's.
+    slots_bytes: usize,
     receive_cells: u32,
     /// Transmit cells that are free, the one that was freed last at the end.
     free: Vec<u32>,
@@ -207,6 +226,9 @@ pub(super) struct Queue {
     stray_cells: u64,
     queued_descriptors: u64,
     completed_descriptors: u64,
+    /// Descriptors that another process has queued and that have not come back. While there are some, it is not known
+    /// which cells are free.
+    others_descriptors: u32,
     /// Cells put into the fill ring, and taken from the receive ring.
     offered_cells: u64,
     received_cells: u64,
@@ -232,64 +254,141 @@ impl Queue {
     pub(super) fn open(shape: Shape) -> Result<Self, (QueueStep, i32)> {
         let Shape {
             receive_cells,
-            transmit_cells,
             slots_bytes,
-            has_pieces,
-            tag,
             has_metadata,
+            ..
         } = shape;
         let socket = socket::open().map_err(|errno| (QueueStep::Socket, errno))?;
-        let bytes = (receive_cells + transmit_cells) as usize * CELL_BYTES as usize;
-        let (memory, file) = match slots_bytes {
-            0 => Mapping::anonymous(bytes).map(|memory| (memory, None)),
-            _ => Mapping::of_file(bytes + slots_bytes).map(|(memory, file)| (memory, Some(file))),
-        }
-        .map_err(|errno| (QueueStep::Memory, errno))?;
-        // A frame has a cell at least.
-        let entries_per_cell = match slots_bytes {
-            0 => 1,
-            _ => DESCRIPTORS_MAX,
-        };
-        let transmit_entries = transmit_cells * entries_per_cell;
+        let (memory, file) =
+            Mapping::of_file(shape.bytes()).map_err(|errno| (QueueStep::Memory, errno))?;
         let layout = register(socket.as_fd(), &memory, has_metadata)
             .map_err(|errno| (QueueStep::Memory, errno))?;
-        let rings = socket::make_rings(socket.as_fd(), receive_cells, transmit_entries)
+        let rings = socket::make_rings(socket.as_fd(), receive_cells, shape.transmit_entries())
             .map_err(|errno| (QueueStep::Rings, errno))?;
-        let buffer_bytes = if has_pieces {
-            RECEIVED_BYTES_MAX
-        } else {
-            CELL_BYTES as usize
-        };
-        let mut queue = Self {
-            rings,
-            socket,
-            memory,
-            file,
-            loans: None,
-            receive_cells,
-            free: (receive_cells..receive_cells + transmit_cells)
-                .rev()
-                .collect(),
-            is_in_flight: vec![false; transmit_cells as usize],
-            is_zero_copy: false,
-            stray_cells: 0,
-            queued_descriptors: 0,
-            completed_descriptors: 0,
-            offered_cells: receive_cells.into(),
-            received_cells: 0,
-            filled: Filled::Bytes(0),
-            unreleased: 0,
-            tag,
-            has_pieces,
-            layout,
-            finishes_checksums: false,
-            buffer: vec![0; buffer_bytes].into_boxed_slice(),
-        };
+        let mut queue = Self::of_parts(shape, layout, rings, (socket, memory, file));
+        queue.slots_bytes = slots_bytes;
+        queue.offered_cells = receive_cells.into();
         for cell in 0..receive_cells {
             queue.rings.fill.push(place_of(cell));
         }
         queue.rings.fill.publish();
         Ok(queue)
+    }
+
+    /// The same socket in another process, which has bound it: with the shape and the files of [`Queue::share`]. What
+    /// slots it has are that process's. Good after [`Queue::resume`].
+    ///
+    /// # Errors
+    /// What failed, and its errno.
+    pub(super) fn of_shared(
+        shape: Shape,
+        (socket, file): (OwnedFd, OwnedFd),
+    ) -> Result<Self, (QueueStep, i32)> {
+        let memory = Mapping::of_descriptor(file.as_fd(), 0, shape.bytes())
+            .map_err(|errno| (QueueStep::Memory, errno))?;
+        let entries = shape.transmit_entries();
+        let rings = socket::map_rings(socket.as_fd(), shape.receive_cells, entries)
+            .map_err(|errno| (QueueStep::Rings, errno))?;
+        let is_zero_copy =
+            socket::is_zero_copy(socket.as_fd()).map_err(|errno| (QueueStep::Socket, errno))?;
+        let layout = if shape.has_metadata {
+            Layout::WITH_METADATA
+        } else {
+            Layout::PLAIN
+        };
+        let mut queue = Self::of_parts(shape, layout, rings, (socket, memory, file));
+        queue.is_zero_copy = is_zero_copy;
+        Ok(queue)
+    }
+
+    fn of_parts(
+        shape: Shape,
+        layout: Layout,
+        rings: Rings,
+        (socket, memory, file): (OwnedFd, Mapping, OwnedFd),
+    ) -> Self {
+        let buffer_bytes = if shape.has_pieces {
+            RECEIVED_BYTES_MAX
+        } else {
+            CELL_BYTES as usize
+        };
+        let cells = shape.receive_cells..shape.receive_cells + shape.transmit_cells;
+        Self {
+            rings,
+            socket,
+            memory,
+            file,
+            loans: None,
+            slots_bytes: 0,
+            receive_cells: shape.receive_cells,
+            free: cells.rev().collect(),
+            is_in_flight: vec![false; shape.transmit_cells as usize],
+            is_zero_copy: false,
+            stray_cells: 0,
+            queued_descriptors: 0,
+            completed_descriptors: 0,
+            others_descriptors: 0,
+            offered_cells: 0,
+            received_cells: 0,
+            filled: Filled::Bytes(0),
+            unreleased: 0,
+            tag: shape.tag,
+            has_pieces: shape.has_pieces,
+            layout,
+            finishes_checksums: false,
+            buffer: vec![0; buffer_bytes].into_boxed_slice(),
+        }
+    }
+
+    /// What another process needs to go on with the socket: its shape, the socket, and the file that its memory is.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors.
+    pub(super) fn share(&self) -> io::Result<(Shape, [OwnedFd; 2])> {
+        let cells_bytes = (self.receive_cells as usize + self.cell_count()) * CELL_BYTES as usize;
+        let shape = Shape {
+            receive_cells: self.receive_cells,
+            transmit_cells: u32::try_from(self.cell_count()).unwrap_or(u32::MAX),
+            slots_bytes: self.memory.bytes() - cells_bytes,
+            has_pieces: self.has_pieces,
+            tag: self.tag,
+            has_metadata: self.has_metadata(),
+        };
+        let socket = self.socket.try_clone()?;
+        Ok((shape, [socket, self.file.try_clone()?]))
+    }
+
+    /// Goes on where another process has left the rings, which has stopped using them, in whatever way it did.
+    pub(super) fn resume(&mut self) {
+        self.rings.fill.resume_producing();
+        self.rings.receive.resume_consuming();
+        self.rings.transmit.resume_producing();
+        self.rings.completion.resume_consuming();
+        self.filled = Filled::Bytes(0);
+        self.unreleased = 0;
+        // Of the kernel's point of view: what it has not read yet was offered.
+        self.offered_cells = self.rings.fill.unread_now().into();
+        self.received_cells = 0;
+        // Each descriptor comes back once.
+        let queued = self.rings.transmit.own_index();
+        self.others_descriptors = queued.wrapping_sub(self.rings.completion.own_index());
+        let transmit_cells = u32::try_from(self.cell_count()).unwrap_or(u32::MAX);
+        let cells = self.receive_cells..self.receive_cells + transmit_cells;
+        self.free = cells.rev().collect();
+        self.is_in_flight.fill(false);
+    }
+
+    /// Whether all that another process has queued has come back, so that frames can be.
+    pub(super) fn is_settled(&mut self) -> bool {
+        if self.others_descriptors > 0 {
+            self.reap();
+        }
+        self.others_descriptors == 0
+    }
+
+    /// Whether the device has read all slots that were lent.
+    pub(super) fn are_loans_back(&self) -> bool {
+        self.loans.as_ref().is_none_or(Loans::are_all_back)
     }
 
     /// Binds the socket to a queue of an interface. From now on frames may pass.
@@ -332,9 +431,9 @@ impl Queue {
         self.socket.as_fd()
     }
 
-    /// Whether there is memory for slots.
+    /// Whether there is memory for slots of this process.
     pub(super) const fn has_slots(&self) -> bool {
-        self.file.is_some()
+        self.slots_bytes > 0
     }
 
     /// The largest IP packet that can be sent, and is always received, bytes.
@@ -359,14 +458,13 @@ impl Queue {
     /// # Errors
     /// `EINVAL` if there is not as much of it; the errno of mapping it.
     pub(super) fn borrow_slots(&mut self, slots: SlotMemory) -> Result<(), i32> {
-        let file = self.file.as_ref().ok_or(libc::EINVAL)?;
         let start = (self.receive_cells as usize + self.cell_count()) * CELL_BYTES as usize;
         let bytes = slots.slot_count() as usize * slots.stride_bytes();
-        if start + bytes > self.memory.bytes() {
+        if bytes > self.slots_bytes {
             return Err(libc::EINVAL);
         }
         // SAFETY: the pages of slots that nothing uses yet: no reference and no device knows them.
-        unsafe { map_over(slots.address(), bytes, file.as_fd(), start) }?;
+        unsafe { map_over(slots.address(), bytes, self.file.as_fd(), start) }?;
         self.loans = Some(Loans::new(slots, start as u64));
         Ok(())
     }
@@ -388,9 +486,8 @@ impl Queue {
         self.loans.as_ref().is_some_and(Loans::is_lending)
     }
 
-    /// Names the slots that the device has read.
+    /// Names the slots that the device has read, as far as was reaped.
     pub(super) fn give_back(&mut self, sink: &mut dyn FnMut(u32)) {
-        self.reap();
         if let Some(loans) = &mut self.loans {
             loans.give_back(sink);
         }
@@ -512,6 +609,10 @@ impl Queue {
         let mut is_any = false;
         while let Some(address) = self.rings.completion.take() {
             is_any = true;
+            if self.others_descriptors > 0 {
+                self.others_descriptors -= 1;
+                continue;
+            }
             self.completed_descriptors += 1;
             let cell = cell_of(address);
             let place = cell.and_then(|cell| cell.checked_sub(self.receive_cells));
@@ -755,7 +856,9 @@ impl Queue {
 
     /// Cells offered to the kernel, those that it took, and those that came back.
     pub(super) fn receive_counts(&self) -> [u64; 3] {
-        let accepted = self.offered_cells - u64::from(self.rings.fill.unread_now());
+        // Fewer than none: another process uses the ring.
+        let unread = u64::from(self.rings.fill.unread_now());
+        let accepted = self.offered_cells.saturating_sub(unread);
         [self.offered_cells, accepted, self.received_cells]
     }
 

@@ -125,6 +125,23 @@ impl<E: Entry> Ring<E> {
         to_usize(offsets.entries) + entries as usize * size_of::<E>()
     }
 
+    /// As a producer: goes on behind what another process has published last.
+    pub(super) fn resume_producing(&mut self) {
+        self.indices.own = self.word(self.offsets.producer).load(Ordering::Acquire);
+        self.indices.theirs = self.word(self.offsets.consumer).load(Ordering::Acquire);
+    }
+
+    /// As a consumer: goes on behind what another process has released last.
+    pub(super) fn resume_consuming(&mut self) {
+        self.indices.own = self.word(self.offsets.consumer).load(Ordering::Acquire);
+        self.indices.theirs = self.word(self.offsets.producer).load(Ordering::Acquire);
+    }
+
+    /// Our index: entries pushed as a producer, or taken as a consumer, modulo 2^32.
+    pub(super) const fn own_index(&self) -> u32 {
+        self.indices.own
+    }
+
     /// As a producer: how many entries may be written.
     pub(super) fn free(&mut self) -> u32 {
         self.indices.theirs = self.word(self.offsets.consumer).load(Ordering::Acquire);

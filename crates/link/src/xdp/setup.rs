@@ -2,11 +2,12 @@
 //!
 //! In this order: program and map, attachment, sockets, map entries. Until a socket is in the map, the
 //! program passes every frame, so the kernel's own traffic does not notice, but for what attaching does
-//! to the device (most drivers reset their queues). Whatever fails, the descriptors opened so far are
+//! to the device (most drivers reset their queues). Of sockets of another process, which takes over, the
+//! attachment is there (`sharing`). Whatever fails, the descriptors opened so far are
 //! closed, and with them the attachment is gone.
 
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -18,7 +19,8 @@ use super::address_table::AddressTable;
 use super::bpf::{self, Place};
 use super::program::{self, Addresses, Rules, Take};
 use super::queue::{CELL_BYTES, DESCRIPTORS_MAX, Queue, QueueStep, Shape};
-use super::socket::{self, Copying};
+use super::sharing::{SharedSockets, XdpShape, take_queue};
+use super::socket::{self, Copying, XdpStatistics};
 use super::vlan::{Device, VlanDevice};
 use super::{
     AddressUse, AttachMode, CELLS_MAX, CELLS_MIN, ChecksumOffload, PORTS_MAX, Polling, QUEUES_MAX,
@@ -30,7 +32,7 @@ use crate::error::{CopyReason, SetupError};
 use crate::interface::{InterfaceName, clamp_mtu, describe};
 use crate::netdev::{self, ZeroCopyOffer};
 use crate::netlink::InterfaceDescription;
-use crate::packet::{self, ADDRESSES_MAX, MacChoice, ZeroCopy, answered};
+use crate::packet::{self, ADDRESSES_MAX, MacChoice, SendConfig, Sender, ZeroCopy, answered};
 use crate::refusal::RefusalPeriod;
 use crate::sys;
 
@@ -49,13 +51,15 @@ const USUAL_MTU_BYTES: u32 = 1_500;
 /// interface.
 #[derive(Debug)]
 pub(super) struct Attachment {
-    /// The BPF link. Held, and not used.
-    _link: OwnedFd,
+    /// The BPF link.
+    pub(super) link: OwnedFd,
+    /// Our program, which may wait to be attached.
+    pub(super) program: OwnedFd,
     /// Lets frames to our MAC and groups through the device's filter; the kernel does for a shared
     /// address. Held, and not used.
     _membership: Option<OwnedFd>,
     /// The sockets, by queue.
-    map: OwnedFd,
+    pub(super) map: OwnedFd,
     /// The addresses that are shared with the host, where they are.
     pub(super) address_map: Option<OwnedFd>,
     pub(super) place: Place,
@@ -65,14 +69,27 @@ pub(super) struct Attachment {
     pub(super) vlan_device: Option<VlanDevice>,
 }
 
-/// Opens one link for each receive queue.
-pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
+/// What is opened.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Whether a packet socket sends once another process uses the rings.
+    pub(super) has_sender: bool,
+    /// Sockets of another process, which stay what they are.
+    pub(super) shared: Option<SharedSockets>,
+}
+
+/// Opens one link for each receive queue. With sockets of another process nothing is received yet.
+pub(super) fn open_queues(config: &XdpConfig, plan: Plan) -> Result<Vec<Xdp>, SetupError> {
     let name = InterfaceName::parse(&config.interface)?;
     check(config)?;
     let found = describe(name)?;
     let interface_mac = found.ethernet_mac(name)?;
     let mac = choose_mac(config, name, interface_mac);
     let device = Device::find(name, &found, config.vlan)?;
+    let Plan {
+        has_sender,
+        mut shared,
+    } = plan;
     let told_queues = socket::receive_queues(device.name);
     let queues = told_queues.unwrap_or(QUEUES_MAX);
     if queues > QUEUES_MAX {
@@ -82,14 +99,29 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             max: QUEUES_MAX,
         });
     }
-    let attachment = attach(config, (name, &found), device, (mac, interface_mac))?;
+    let macs = (mac, interface_mac);
+    let attachment = attach(config, (name, &found), device, macs, shared.as_ref())?;
     check_polling(config, &attachment)?;
-    let attachment = Arc::new(attachment);
-    let device = &attachment.device;
+    let opening = Opening {
+        config,
+        name,
+        found: &found,
+        mac,
+        attachment: &Arc::new(attachment),
+        has_sender,
+        // Beside another process, frames would wait for this one.
+        is_using: shared.is_none(),
+    };
+    let device = &opening.attachment.device;
     let offer = zero_copy_offer(config, device);
     let mut links = Vec::new();
     for queue in 0..queues {
-        let opened = open_queue(config, &attachment, offer, (found.mtu_bytes, queue))?;
+        let others = shared.as_mut().and_then(|it| it.queues.pop_front());
+        let shape = others.as_ref().map(|(shape, _)| *shape);
+        let opened = match others {
+            Some(others) => Some(take_queue(config, device, others)?),
+            None => open_queue(config, opening.attachment, offer, (found.mtu_bytes, queue))?,
+        };
         // A driver that does not tell how many queues it has refuses the first that it has not. Other
         // drivers say so, too, of what they cannot do in zero copy: virtio-net of a device that takes
         // no addresses of the bus.
@@ -106,30 +138,67 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
                 _ => kernel(device.name, "binding an AF_XDP socket", libc::EINVAL),
             });
         };
-        bpf::set_socket(&attachment.map, queue, opened.socket())
-            .map_err(|errno| kernel(device.name, "steering frames to an AF_XDP socket", errno))?;
-        let copy_reason = match (opened.has_slots(), config.loans) {
+        links.push(opening.link(queue, opened, shape)?);
+    }
+    Ok(links)
+}
+
+/// What the links of an interface are made from.
+#[derive(Clone, Copy)]
+struct Opening<'a> {
+    config: &'a XdpConfig,
+    name: InterfaceName,
+    found: &'a InterfaceDescription,
+    mac: MacAddress,
+    attachment: &'a Arc<Attachment>,
+    has_sender: bool,
+    /// Whether the links receive at once.
+    is_using: bool,
+}
+
+impl Opening<'_> {
+    /// The link of a queue. `shape`: of the socket of another process that it is.
+    fn link(self, index: u32, queue: Queue, shape: Option<XdpShape>) -> Result<Xdp, SetupError> {
+        let (config, attachment) = (self.config, self.attachment);
+        let device = &attachment.device;
+        if self.is_using {
+            bpf::set_socket(&attachment.map, index, queue.socket()).map_err(|errno| {
+                kernel(device.name, "steering frames to an AF_XDP socket", errno)
+            })?;
+        }
+        let sender = self.has_sender.then(|| self.sender()).transpose()?;
+        let copy_reason = match (queue.has_slots(), config.loans) {
             (true, _) => None,
             (false, ZeroCopy::Off) => Some(CopyReason::Off),
             (false, _) if config.slots_bytes == 0 => Some(CopyReason::Unsupported),
+            (false, _) if shape.is_some_and(|it| it.slots_bytes > 0) => {
+                Some(CopyReason::OtherProcess)
+            }
             (false, _) => Some(CopyReason::OneBuffer),
         };
-        let has_lent_cells = opened.has_slots() && opened.has_metadata();
-        let mtu_bytes = clamp_mtu(found.mtu_bytes).min(opened.mtu_bytes_max());
-        links.push(Xdp {
-            queue: opened,
-            queue_index: queue,
-            attachment: Arc::clone(&attachment),
-            name,
-            capabilities: Capabilities {
-                mac,
-                mtu_bytes,
-                segmentation_bytes_max: segmentation_bytes_max(
-                    config.transmit_cells,
-                    has_lent_cells,
-                ),
-                checksum_offload: true,
-            },
+        let has_lent_cells = queue.has_slots() && queue.has_metadata();
+        let transmit_cells = u32::try_from(queue.cell_count()).unwrap_or(u32::MAX);
+        let cut_bytes_max = segmentation_bytes_max(transmit_cells, has_lent_cells);
+        let sent_bytes_max = sender.as_ref().map(Sender::segmentation_bytes_max);
+        let capabilities = Capabilities {
+            mac: self.mac,
+            mtu_bytes: clamp_mtu(self.found.mtu_bytes).min(queue.mtu_bytes_max()),
+            segmentation_bytes_max: sent_bytes_max
+                .map_or(cut_bytes_max, |it| it.min(cut_bytes_max)),
+            checksum_offload: true,
+        };
+        Ok(Xdp {
+            queue,
+            sender,
+            is_using: self.is_using,
+            is_in_map: self.is_using || shape.is_some(),
+            cut_bytes_max,
+            statistics_before: XdpStatistics::default(),
+            statistics_kept: XdpStatistics::default(),
+            queue_index: index,
+            attachment: Arc::clone(attachment),
+            name: self.name,
+            capabilities,
             counters: LinkCounters::default(),
             refusals: RefusalPeriod::default(),
             check_at: Instant::ZERO,
@@ -144,9 +213,18 @@ pub(super) fn open_queues(config: &XdpConfig) -> Result<Vec<Xdp>, SetupError> {
             } else {
                 Polling::Off
             },
-        });
+        })
     }
-    Ok(links)
+
+    /// What sends while another process uses the rings.
+    fn sender(self) -> Result<Sender, SetupError> {
+        let send = SendConfig {
+            zero_copy: ZeroCopy::Off,
+            ..SendConfig::default()
+        };
+        Sender::open(self.name, self.found, &send)
+            .map_err(|errno| kernel(self.name, "opening a packet socket", errno))
+    }
 }
 
 /// The kernel knows the NAPI context of a frame only from a program in the driver: behind it, polling would
@@ -208,19 +286,24 @@ fn choose_mac(config: &XdpConfig, name: InterfaceName, interface_mac: MacAddress
     }
 }
 
-/// Loads the program and attaches it to the device. `name` is the interface that was named.
+/// Loads the program and attaches it to the device, if another process has not attached one. `name` is the interface
+/// that was named.
 fn attach(
     config: &XdpConfig,
     (name, found): (InterfaceName, &InterfaceDescription),
     device: Device,
     (mac, interface_mac): (MacAddress, MacAddress),
+    shared: Option<&SharedSockets>,
 ) -> Result<Attachment, SetupError> {
     let failed = |errno| match errno {
         // What the kernel answers without BPF, and without maps of AF_XDP sockets.
         libc::ENOSYS | libc::EINVAL => SetupError::NoXdp,
         errno => kernel(name, "loading the XDP program", errno),
     };
-    let map = bpf::create_socket_map(QUEUES_MAX).map_err(failed)?;
+    let map = match shared {
+        Some(shared) => copy_of(name, &shared.map)?,
+        None => bpf::create_socket_map(QUEUES_MAX).map_err(failed)?,
+    };
     let address_map = make_address_map(config).map_err(failed)?;
     let answered = answered(&config.addresses, &config.virtual_addresses);
     let addresses = match (&config.address_use, &address_map) {
@@ -260,15 +343,27 @@ fn attach(
     let vlan_device = found.vlan.is_some().then(watch).transpose();
     let vlan_device =
         vlan_device.map_err(|errno| kernel(name, "watching the VLAN device", errno))?;
-    let (link, place) = attach_program(config.attach, device.name, device.index, &loaded)?;
+    let (link, place) = match shared {
+        Some(shared) => (copy_of(name, &shared.link)?, shared.place()),
+        None => attach_program(config.attach, device.name, device.index, &loaded)?,
+    };
     Ok(Attachment {
-        _link: link,
+        link,
+        program: loaded,
         _membership: membership,
         map,
         address_map,
         place,
         device,
         vlan_device,
+    })
+}
+
+fn copy_of(name: InterfaceName, descriptor: &OwnedFd) -> Result<OwnedFd, SetupError> {
+    let copied = descriptor.try_clone();
+    copied.map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EMFILE);
+        kernel(name, "sharing the XDP program", errno)
     })
 }
 
@@ -457,6 +552,21 @@ fn attempts(config: &XdpConfig, wants_pieces: bool) -> Vec<Attempt> {
     attempts
 }
 
+/// See [`XdpConfig::busy_poll_us`].
+pub(super) fn prefer_busy_poll(
+    name: InterfaceName,
+    fd: BorrowedFd<'_>,
+    microseconds: u32,
+) -> Result<(), SetupError> {
+    socket::prefer_busy_poll(fd, microseconds).map_err(|errno| match errno {
+        libc::ENOPROTOOPT => no_busy_poll(
+            name,
+            "the kernel has no busy polling (CONFIG_NET_RX_BUSY_POLL)",
+        ),
+        errno => kernel(name, "switching busy polling on", errno),
+    })
+}
+
 /// Opens and binds one socket; `None` if the kernel says `EINVAL`.
 fn open_socket(
     config: &XdpConfig,
@@ -495,13 +605,7 @@ fn open_socket(
     packet::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)
         .map_err(|errno| kernel(name, "opening an AF_XDP socket", errno))?;
     if config.busy_poll_us > 0 {
-        socket::prefer_busy_poll(fd, config.busy_poll_us).map_err(|errno| match errno {
-            libc::ENOPROTOOPT => no_busy_poll(
-                name,
-                "the kernel has no busy polling (CONFIG_NET_RX_BUSY_POLL)",
-            ),
-            errno => kernel(name, "switching busy polling on", errno),
-        })?;
+        prefer_busy_poll(name, fd, config.busy_poll_us)?;
     }
     let interface = || name.as_str().to_owned();
     match bind(&mut opened, device.index, queue, copying) {
@@ -536,7 +640,7 @@ fn bind(opened: &mut Queue, interface_index: i32, queue: u32, copying: Copying) 
 
 /// The error of a call with the remedies that are known. `EACCES` is the verifier's: a bug of ours, and
 /// no missing capability.
-fn kernel(name: InterfaceName, operation: &'static str, errno: i32) -> SetupError {
+pub(super) fn kernel(name: InterfaceName, operation: &'static str, errno: i32) -> SetupError {
     match errno {
         libc::EACCES | libc::EBUSY => SetupError::Kernel {
             operation,

@@ -44,6 +44,41 @@ pub struct XdpStatistics {
     pub transmit_ring_empty_events: u64,
 }
 
+impl XdpStatistics {
+    fn of_both(&self, other: &Self, both: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            receive_dropped_frames: both(self.receive_dropped_frames, other.receive_dropped_frames),
+            receive_invalid_descriptors: both(
+                self.receive_invalid_descriptors,
+                other.receive_invalid_descriptors,
+            ),
+            transmit_invalid_descriptors: both(
+                self.transmit_invalid_descriptors,
+                other.transmit_invalid_descriptors,
+            ),
+            receive_ring_full_frames: both(
+                self.receive_ring_full_frames,
+                other.receive_ring_full_frames,
+            ),
+            fill_ring_empty_events: both(self.fill_ring_empty_events, other.fill_ring_empty_events),
+            transmit_ring_empty_events: both(
+                self.transmit_ring_empty_events,
+                other.transmit_ring_empty_events,
+            ),
+        }
+    }
+
+    /// The sum of both.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        self.of_both(other, u64::saturating_add)
+    }
+
+    /// What was counted since `earlier`.
+    pub(super) fn less(&self, earlier: &Self) -> Self {
+        self.of_both(earlier, u64::saturating_sub)
+    }
+}
+
 /// `struct xdp_mmap_offsets`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,6 +178,15 @@ pub(super) fn make_rings(
         let entries = i32::try_from(entries).map_err(|_| libc::EINVAL)?;
         sys::set_integer(socket, SOL_XDP, option, entries)?;
     }
+    map_rings(socket, receive_cells, transmit_entries)
+}
+
+/// Maps the rings that a socket has.
+pub(super) fn map_rings(
+    socket: BorrowedFd<'_>,
+    receive_cells: u32,
+    transmit_entries: u32,
+) -> Result<Rings, i32> {
     let mut offsets = Offsets::default();
     // SAFETY: the option is a `struct xdp_mmap_offsets`, four times four 64-bit numbers.
     unsafe { read_option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets) }?;

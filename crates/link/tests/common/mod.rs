@@ -781,6 +781,13 @@ pub(crate) fn set_transmit_checksum(interface: &str, on: bool) {
     ethtool(interface, &mut [ETHTOOL_STXCSUM, u32::from(on)]);
 }
 
+/// How many queues a device has for each direction: `ethtool -L ... rx ... tx`.
+pub(crate) fn set_queues(interface: &str, receive: u32, transmit: u32) {
+    const ETHTOOL_SCHANNELS: u32 = 0x3d;
+    let command = &mut [ETHTOOL_SCHANNELS, 0, 0, 0, 0, receive, transmit, 0, 0];
+    ethtool(interface, command);
+}
+
 /// Has a device say that it takes the tags of VLANs off frames, or not: `ethtool -K ... rxvlan`.
 pub(crate) fn set_tag_removal(interface: &str, on: bool) {
     for feature in ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"] {
