@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::observe::configuration::Configuration;
 use crate::reload::RELOADED;
 use crate::settings::Settings;
-use crate::take_over::NEEDS_RESTART;
+use crate::take_over::{NEEDS_RESTART, OWN_CONTROLLER};
 use crate::top;
 
 /// Longest value that is shown, bytes.
@@ -53,17 +53,19 @@ fn describe(
     keys.sort_unstable();
     keys.dedup();
     let mut lines = String::new();
+    let no_take_over = why_no_take_over(&running);
     // PATH is no key of the file.
     for key in keys.into_iter().filter(|key| *key != "path") {
         let (before, after) = (running.get(key), new.get(key));
         if before != after {
             let (before, after) = (shown(before), shown(after));
-            let _ = writeln!(lines, "  {key}: {before} -> {after}: {}", needs(key));
+            let needs = needs(key, no_take_over);
+            let _ = writeln!(lines, "  {key}: {before} -> {after}: {needs}");
         }
     }
     if running_sites != new_sites {
         let names = changed_sites(running_sites, new_sites);
-        let _ = writeln!(lines, "  site: {names}: {}", needs("site"));
+        let _ = writeln!(lines, "  site: {names}: {}", needs("site", no_take_over));
     }
     if lines.is_empty() {
         return format!("the server at {server} has these settings already\n");
@@ -73,13 +75,30 @@ fn describe(
     )
 }
 
-fn needs(key: &str) -> &'static str {
-    if RELOADED.contains(&key) {
-        "a reload applies it"
-    } else if NEEDS_RESTART.contains(&key) {
-        "needs a restart"
+fn needs(key: &str, no_take_over: Option<&str>) -> String {
+    match no_take_over {
+        _ if RELOADED.contains(&key) => "a reload applies it".into(),
+        _ if NEEDS_RESTART.contains(&key) => "needs a restart".into(),
+        Some(why) => format!("needs a restart, because {why}"),
+        None => "a reload applies it by a take-over".into(),
+    }
+}
+
+/// Why no process can take over from a server with these settings, if none can.
+fn why_no_take_over(running: &Map<String, Value>) -> Option<&'static str> {
+    let text = |key: &str| running.get(key).and_then(Value::as_str).unwrap_or_default();
+    let is_set = |key: &str| running.get(key).is_some_and(|value| !value.is_null());
+    let link = text("link");
+    if text("path").starts_with("nvme:") {
+        Some(OWN_CONTROLLER)
+    } else if is_set("pcap") || is_set("trace") {
+        Some("frames or connections are written to files")
+    } else if link.starts_with("relay:") {
+        Some("the relay's connections are those of one process")
+    } else if link.starts_with("xdp:") && text("zero_copy") == "on" {
+        Some("the sockets have the slots of one process")
     } else {
-        "a reload applies it by a take-over"
+        None
     }
 }
 
@@ -140,7 +159,7 @@ mod tests {
     fn each_change_says_whether_a_reload_is_enough() {
         let site = |name: &str, root: &str| json!({"names": [name], "root": root});
         let running = (
-            json!({"path": "/srv", "slots": "512", "cors": true, "mac": "a", "pcap": "a", "same": 1}),
+            json!({"path": "/srv", "slots": "512", "cors": true, "mac": "a", "user": "a", "same": 1}),
             json!([site("a", "/a"), site("b", "/b"), {"rule": []}]),
         );
         let new = (
@@ -153,8 +172,8 @@ mod tests {
              cors: true -> false: a reload applies it\n  \
              header: not set -> (another value): a reload applies it\n  \
              mac: \"a\" -> not set: needs a restart\n  \
-             pcap: \"a\" -> not set: a reload applies it by a take-over\n  \
              slots: \"512\" -> \"1024\": a reload applies it by a take-over\n  \
+             user: \"a\" -> not set: a reload applies it by a take-over\n  \
              site: a is changed, c is new, b is gone: a reload applies it\n"
         );
         let same = "the server at 127.0.0.1:9100 has these settings already\n";
@@ -162,5 +181,42 @@ mod tests {
         let swapped = json!([site("b", "/b"), site("a", "/a"), {"rule": []}]);
         let told = changes(running.clone(), (running.0, swapped));
         assert!(told.contains("  site: their order: a reload"), "{told}");
+    }
+
+    #[test]
+    fn where_no_process_can_take_over_a_change_needs_a_restart_and_why_is_told() {
+        for (running, why) in [
+            (json!({"path": "nvme:0000:01:00.0"}), "an NVMe controller"),
+            (
+                json!({"path": "/srv", "pcap": "/a"}),
+                "frames or connections",
+            ),
+            (
+                json!({"path": "/srv", "trace": "/a"}),
+                "frames or connections",
+            ),
+            (json!({"path": "/srv", "link": "relay:::"}), "the relay's"),
+            (
+                json!({"path": "/srv", "link": "xdp:eth0", "zero_copy": "on"}),
+                "the sockets have the slots",
+            ),
+        ] {
+            let mut new = running.clone();
+            new["slots"] = 300.into();
+            new["cors"] = true.into();
+            let told = changes((running, json!([])), (new, json!([])));
+            let expected = format!("  slots: not set -> 300: needs a restart, because {why}");
+            assert!(told.contains(&expected), "{told}");
+            assert!(told.contains("  cors: not set -> true: a reload applies it\n"));
+        }
+        for running in [
+            json!({"path": "/dev/nvme0n1", "link": "xdp:eth0", "zero_copy": "auto"}),
+            json!({"path": "/srv", "link": "xdp+packet:eth0", "zero_copy": "on"}),
+        ] {
+            let mut new = running.clone();
+            new["slots"] = 300.into();
+            let told = changes((running, json!([])), (new, json!([])));
+            assert!(told.contains("by a take-over"), "{told}");
+        }
     }
 }

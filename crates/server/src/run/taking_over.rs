@@ -165,25 +165,28 @@ impl Supervisor {
     }
 
     fn follow_successor(&mut self, now: Instant) {
+        let mut next = None;
         while let Ok(succession) = &mut self.take_over.succession {
-            match succession.step(now) {
+            match next.take().unwrap_or_else(|| succession.step(now)) {
                 Step::Wait => return,
-                Step::Give(Ends { from, to }) => {
-                    let mut from = from.into_iter();
-                    let given = self.ask_workers(|reply| {
-                        let from = from.next().expect("invariant: one for each worker");
-                        Command::SetSuccessor(Some((from, Arc::clone(&to))), reply)
-                    });
+                Step::Give(ends) => {
+                    let is_one = succession.is_received_by_one();
+                    let given = self.give(ends, is_one);
                     match (given, &mut self.take_over.succession) {
                         (Ok(()), Ok(succession)) => succession.give(),
-                        // It will be given up, because it waits in vain.
-                        (Err(error), _) => error!("take-over: {error}"),
+                        (Err(error), Ok(succession)) => {
+                            next = Some(succession.give_up(&error.to_string()));
+                        }
                         _ => {}
                     }
                 }
                 Step::Taken(pid) => self.on_taken(now, pid),
                 Step::Failed(text) => {
                     self.forget_successor();
+                    // Only those that had stopped begin again.
+                    if let Err(error) = self.set_receiving(true) {
+                        error!("take-over: receiving: {error}");
+                    }
                     error!("take-over: {text}; this process serves on, and nothing has changed");
                     self.take_over.tell_askers(Err(&text));
                 }
@@ -212,6 +215,20 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// Has the workers answer no SYN any more and, if only one process can, receive no more.
+    fn give(&self, ends: Ends, is_received_by_one: bool) -> io::Result<()> {
+        let Ends { from, to } = ends;
+        let mut from = from.into_iter();
+        self.ask_workers(|reply| {
+            let from = from.next().expect("invariant: one for each worker");
+            Command::SetSuccessor(Some((from, Arc::clone(&to))), reply)
+        })?;
+        if is_received_by_one {
+            self.set_receiving(false)?;
+        }
+        Ok(())
     }
 
     fn on_taken(&mut self, now: Instant, pid: Option<u32>) {

@@ -200,6 +200,8 @@ pub(crate) struct Limits {
     pub shutdown_delay: Duration,
     /// For replies to finish after that.
     pub shutdown_grace: Duration,
+    /// For a process that takes over to be ready.
+    pub take_over_start: Duration,
     /// For replies to finish after another process has taken over.
     pub take_over_deadline: Duration,
 }
@@ -261,6 +263,7 @@ impl Default for Limits {
             replaced_timeout: Duration::from_secs(14_400),
             shutdown_delay: Duration::ZERO,
             shutdown_grace: Duration::from_secs(10),
+            take_over_start: Duration::from_secs(60),
             take_over_deadline: Duration::from_secs(3_600),
         }
     }

@@ -580,6 +580,11 @@ settings! {
         "After SIGINT or SIGTERM, and `shutdown_delay_seconds`, replies in progress have this long to \
          finish; the rest is reset.";
 
+    TAKE_OVER_START_SECONDS = take_over_start_seconds: Amount => limits.take_over_start,
+        duration(Seconds, "", 1, 600),
+        "A process that takes over (`atlas reload`) has this long until it is ready; then it is killed, and nothing \
+         has changed.";
+
     TAKE_OVER_DEADLINE_SECONDS = take_over_deadline_seconds: Amount => limits.take_over_deadline,
         duration(Seconds, "", 1, 604_800),
         "After another process has taken over (`atlas reload`), the old one has this long to finish replies in \

@@ -369,6 +369,7 @@ fn each_limit_holds_on_both_sides() {
         ("replaced_timeout_seconds", 1, 604_800),
         ("shutdown_delay_seconds", 0, 3_600),
         ("shutdown_grace_seconds", 0, 3_600),
+        ("take_over_start_seconds", 1, 600),
         ("take_over_deadline_seconds", 1, 604_800),
     ] {
         for good in [least, most] {

@@ -51,8 +51,8 @@ pub(super) fn open(
             Links::Tap(opened.map_err(refuse_link)?)
         }
         LinkChoice::Packet(interface) => open_packet(settings, interface, is_first)?,
-        LinkChoice::Xdp(interface) => open_xdp(settings, interface)?,
-        LinkChoice::XdpPacket(interface) => open_xdp_packet(settings, interface)?,
+        LinkChoice::Xdp(interface) => open_xdp(settings, interface, predecessor)?,
+        LinkChoice::XdpPacket(interface) => open_xdp_packet(settings, interface, predecessor)?,
         LinkChoice::Relay(address) => open_relay(settings, *address)?,
         LinkChoice::Auto(interface) => return open_best(settings, interface),
     };
@@ -74,10 +74,10 @@ fn open_best(settings: &Settings, interface: &str) -> Result<(Links, LinkChoice)
     let segments = offers.segments_tcp;
     let (opened, choice) = if segments {
         let choice = LinkChoice::XdpPacket(interface.to_owned());
-        (open_xdp_packet(settings, interface), choice)
+        (open_xdp_packet(settings, interface, None), choice)
     } else {
         let choice = LinkChoice::Xdp(interface.to_owned());
-        (open_xdp(settings, interface), choice)
+        (open_xdp(settings, interface, None), choice)
     };
     let sends = if segments {
         "the device segments TCP, so large frames leave by a packet socket"
@@ -147,16 +147,33 @@ fn open_relay(settings: &Settings, address: IpAddr) -> Result<Links, Failure> {
     Ok(Links::Relay(Relay::open(&config).map_err(refuse_link)?))
 }
 
-fn open_xdp(settings: &Settings, interface: &str) -> Result<Links, Failure> {
+fn open_xdp(
+    settings: &Settings,
+    interface: &str,
+    predecessor: Option<&mut Predecessor>,
+) -> Result<Links, Failure> {
     let config = xdp_config_with_loans(settings, interface);
-    let queues = Xdp::open_queues(&config).map_err(refuse_link)?;
+    let queues = match predecessor {
+        Some(it) => Xdp::of_shared(&config, &it.xdp_shapes(), it.take_queues()),
+        None => Xdp::open_queues(&config),
+    };
+    let queues = queues.map_err(refuse_link)?;
     let device = queues.first().map_or(interface, Xdp::device);
     check_queue_count(settings, device, queues.len())?;
     Ok(Links::Xdp(queues))
 }
 
-fn open_xdp_packet(settings: &Settings, interface: &str) -> Result<Links, Failure> {
-    let queues = XdpPacket::open_queues(&xdp_config(settings, interface)).map_err(refuse_link)?;
+fn open_xdp_packet(
+    settings: &Settings,
+    interface: &str,
+    predecessor: Option<&mut Predecessor>,
+) -> Result<Links, Failure> {
+    let config = xdp_config(settings, interface);
+    let queues = match predecessor {
+        Some(it) => XdpPacket::of_shared(&config, &it.xdp_shapes(), it.take_queues()),
+        None => XdpPacket::open_queues(&config),
+    };
+    let queues = queues.map_err(refuse_link)?;
     let device = queues.first().map(XdpPacket::receiver);
     let device = device.map_or(interface, Xdp::device);
     check_queue_count(settings, device, queues.len())?;

@@ -41,7 +41,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant, SystemTime};
 
 use clock::Instant;
-use link::{CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link as _, SetupError};
+use link::{
+    CaptureConfig, Captured, InterfaceAddress, InterfaceWatch, Link as _, SetupError, ZeroCopy,
+};
 use record::AeadLibrary;
 use rustix::process::{Uid, geteuid};
 use session::Conductor;
@@ -70,7 +72,7 @@ use crate::settings::{Limits, LinkChoice, MacSetting, Settings};
 use crate::take_over::launcher::Launcher;
 use crate::take_over::predecessor::Predecessor;
 use crate::take_over::successor::Succession;
-use crate::take_over::{self, Hello};
+use crate::take_over::{self, Hello, XdpQueue};
 use worker::tls::Handshaker;
 
 use crate::observe::trace::{PeerTrace, Peers};
@@ -168,7 +170,7 @@ fn serve_after(settings: &Settings, predecessor: &mut Option<Predecessor>) -> Re
     let launcher = start_launcher(settings);
     let content = Content::open(settings, epoch.real)?;
     let launcher = match &content {
-        Content::Nvme(..) => Err("an NVMe controller belongs to one process".into()),
+        Content::Nvme(..) => Err(take_over::OWN_CONTROLLER.into()),
         _ => launcher,
     };
     let identity = Identity::resolve(settings.user.as_ref())?;
@@ -211,12 +213,15 @@ fn serve_after(settings: &Settings, predecessor: &mut Option<Predecessor>) -> Re
 
 /// What starts a process that takes over, if one can, or why none can.
 fn start_launcher(settings: &Settings) -> Result<Launcher, String> {
-    if !matches!(
-        settings.link,
-        LinkChoice::Tap(_) | LinkChoice::Packet(_) | LinkChoice::Auto(_)
-    ) {
+    if settings.link.relayed_at().is_some() {
         return Err(format!(
             "no process can take over the link {}",
+            settings.link
+        ));
+    }
+    if matches!(settings.link, LinkChoice::Xdp(_)) && settings.zero_copy == ZeroCopy::On {
+        return Err(format!(
+            "no process can take over {} with --zero-copy on: the sockets have the slots of this one",
             settings.link
         ));
     }
@@ -520,16 +525,13 @@ fn succession(
     (locks, monitoring): (&Locks, &MonitoringSetup),
 ) -> Result<Succession, String> {
     let launcher = launcher?;
-    if !matches!(settings.link, LinkChoice::Tap(_) | LinkChoice::Packet(_)) {
-        return Err(format!(
-            "no process can take over the link {}",
-            settings.link
-        ));
-    }
     let share = || {
-        let queues = workers.iter().filter_map(|worker| worker.link.share());
-        let queues: io::Result<Vec<_>> = queues.collect();
-        let queues = queues?;
+        let (mut xdp, mut queues) = (Vec::new(), Vec::new());
+        for worker in workers {
+            let (shape, descriptors) = worker.link.share()?;
+            xdp.extend(shape.map(XdpQueue::from));
+            queues.extend(descriptors);
+        }
         let (names, sockets) = locks.share()?;
         let metrics = monitoring.share()?;
         let hello = Hello {
@@ -539,11 +541,18 @@ fn succession(
             station: take_over::station(settings),
             generation: predecessor.map_or(0, Predecessor::generation),
             queues: queues.len(),
+            xdp,
+            shared_ports: if settings.is_address_shared {
+                shared_ports(settings)
+            } else {
+                Vec::new()
+            },
             locks: names,
             metrics: settings.metrics.filter(|_| metrics.is_some()),
         };
         let shared = queues.into_iter().chain(sockets).chain(metrics).collect();
-        Ok(Succession::new(launcher, hello, shared))
+        let start_time = settings.limits.take_over_start;
+        Ok(Succession::new(launcher, hello, shared, start_time))
     };
     share().map_err(|error: io::Error| format!("no process can take over: {error}"))
 }
@@ -781,7 +790,7 @@ fn tell_shared_ports(settings: &Settings) {
 }
 
 /// Our ports, which are also what we take of the host's own addresses.
-fn shared_ports(settings: &Settings) -> Vec<u16> {
+pub(crate) fn shared_ports(settings: &Settings) -> Vec<u16> {
     let https_port = settings.https.as_ref().map(|https| https.port);
     settings.http_port.into_iter().chain(https_port).collect()
 }

@@ -2,13 +2,14 @@
 //!
 //! It refuses nothing itself: each verb is that of the link it is. Bounded as they are.
 
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use clock::Instant;
 use link::{
     Capabilities, Captured, CopyReason, FramePath, InterfaceState, Link, LinkCounters, LinkError,
-    Packet, Received, Relay, Sent, Tap, TransmitError, Xdp, XdpPacket,
+    Packet, Received, Relay, Sent, Tap, TransmitError, Xdp, XdpPacket, XdpShape,
 };
 use memory::SlotMemory;
 use wire::Outgoing;
@@ -45,12 +46,16 @@ macro_rules! each {
 }
 
 impl WorkerLink {
-    /// What a process that takes over receives by; `None`: sockets of its own.
-    pub(super) fn share(&self) -> Option<std::io::Result<OwnedFd>> {
+    /// What a process that takes over receives by, and what the sockets are if they are AF_XDP's; nothing: sockets of
+    /// its own.
+    pub(super) fn share(&self) -> io::Result<(Option<XdpShape>, Vec<OwnedFd>)> {
+        let of_xdp = |xdp: &Xdp| xdp.share().map(|(shape, all)| (Some(shape), all));
         match self {
-            Self::Tap(tap) => Some(tap.share()),
+            Self::Tap(tap) => Ok((None, vec![tap.share()?])),
+            Self::Xdp(xdp) => of_xdp(xdp),
+            Self::XdpPacket(both) => of_xdp(both.receiver()),
             Self::Captured(captured) => captured.link().share(),
-            _ => None,
+            Self::Packet(_) | Self::Relay(_) => Ok((None, Vec::new())),
         }
     }
 }

@@ -139,6 +139,21 @@ impl Launcher {
         })
     }
 
+    /// One whose other end a test has.
+    #[cfg(test)]
+    pub(super) fn of_socket(socket: OwnedFd) -> Self {
+        let path = PathBuf::from("/nowhere");
+        let process = Command::new("true").spawn().expect("a process");
+        Self {
+            socket,
+            program: Program {
+                path,
+                identity: None,
+            },
+            process,
+        }
+    }
+
     /// Whether another file lies where the server's program was.
     #[must_use]
     pub(crate) fn has_other_program(&self) -> bool {
@@ -292,7 +307,7 @@ fn tell(socket: &OwnedFd, kind: u8, number: u32) {
 }
 
 /// `None`: the server has ended.
-fn receive(socket: &OwnedFd) -> io::Result<Option<(u8, Option<OwnedFd>)>> {
+pub(super) fn receive(socket: &OwnedFd) -> io::Result<Option<(u8, Option<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut kind = [0];

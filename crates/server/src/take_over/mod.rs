@@ -12,14 +12,16 @@
 //!  receives no more, finishes what it has, ends
 //! ```
 //!
+//! With AF_XDP sockets, whose rings one process at a time uses, the predecessor stops before `Given`, and frames wait.
+//!
 //! Until `Taken` the predecessor goes on as if nothing had happened, should the successor end or hang. After it,
 //! it takes everything back, unless it was told [`Message::Relaying`]: then another process has the link.
 //!
 //! What is handed over is packets: what they need is in [`Hello`], and segments of connections that the successor
 //! does not know cross over sockets ([`session::Process`]). It refuses another [`VERSION`], and a change of what
 //! the predecessor's connections need: interface, addresses, MAC address. Bounds: [`MESSAGE_BYTES_MAX`] a message,
-//! [`DESCRIPTORS_MAX`] descriptors, [`START_TIME_MAX`], [`SWITCH_TIME_MAX`], [`GENERATIONS_MAX`],
-//! [`PACKETS_BYTES_MAX`] of packets that wait.
+//! [`DESCRIPTORS_MAX`] descriptors, `take_over_start_seconds`, [`SWITCH_TIME_MAX`], [`PAUSE_TIME_MAX`],
+//! [`GENERATIONS_MAX`], [`PACKETS_BYTES_MAX`] of packets that wait.
 
 pub(crate) mod launcher;
 pub(crate) mod packets;
@@ -33,6 +35,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use link::XdpShape;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -40,16 +43,16 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::settings::Settings;
+use crate::settings::{LinkChoice, Settings};
 
 /// Of the messages. Another one is refused, and the predecessor serves on.
 pub(crate) const VERSION: u32 = 1;
 /// Tells a process that it is a successor, whose standard input is the socket.
 pub(crate) const VARIABLE: &str = "ATLAS_TAKE_OVER";
-/// How long a successor may take until it is ready.
-pub(crate) const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long either may take for its part of the switch.
 pub(crate) const SWITCH_TIME_MAX: Duration = Duration::from_secs(5);
+/// The same where nobody receives meanwhile: a few rounds of the workers' and some messages, on a machine that is busy.
+pub(crate) const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
 /// Longest message, bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 32_768;
 /// Most descriptors with a message: the kernel's limit is 253.
@@ -59,6 +62,10 @@ pub(crate) const GENERATIONS_MAX: u32 = 16;
 /// Bytes of packets that wait for each worker of the other process, with what the kernel adds to each; further ones
 /// are lost, as in a router that is too busy. `[guess]`
 pub(crate) const PACKETS_BYTES_MAX: usize = 8 << 20;
+
+/// Why no process can take over from a server with an NVMe controller of its own.
+pub(crate) const OWN_CONTROLLER: &str =
+    "an NVMe controller with a driver of Atlas's own (nvme:) belongs to one process";
 
 /// Keys of the configuration file that no process that takes over can change.
 pub(crate) const NEEDS_RESTART: [&str; 3] = ["address", "link", "mac"];
@@ -76,12 +83,58 @@ pub(crate) struct Hello {
     pub station: Vec<String>,
     /// How many processes finish what they have when this one does.
     pub generation: u32,
-    /// How many queues of the link can be shared.
+    /// How many descriptors its queues have.
     pub queues: usize,
+    /// Its AF_XDP sockets, of which one process at a time uses the rings.
+    #[serde(default)]
+    pub xdp: Vec<XdpQueue>,
+    /// The ports that it takes of the host's addresses.
+    #[serde(default)]
+    pub shared_ports: Vec<u16>,
     /// Names of the locks on addresses.
     pub locks: Vec<String>,
     /// Where metrics are asked for.
     pub metrics: Option<SocketAddr>,
+}
+
+/// [`XdpShape`] in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct XdpQueue {
+    receive_cells: u32,
+    transmit_cells: u32,
+    slots_bytes: u64,
+    has_pieces: bool,
+    has_metadata: bool,
+    finishes_checksums: bool,
+    is_in_driver: bool,
+}
+
+impl From<XdpShape> for XdpQueue {
+    fn from(shape: XdpShape) -> Self {
+        Self {
+            receive_cells: shape.receive_cells,
+            transmit_cells: shape.transmit_cells,
+            slots_bytes: shape.slots_bytes,
+            has_pieces: shape.has_pieces,
+            has_metadata: shape.has_metadata,
+            finishes_checksums: shape.finishes_checksums,
+            is_in_driver: shape.is_in_driver,
+        }
+    }
+}
+
+impl From<XdpQueue> for XdpShape {
+    fn from(queue: XdpQueue) -> Self {
+        Self {
+            receive_cells: queue.receive_cells,
+            transmit_cells: queue.transmit_cells,
+            slots_bytes: queue.slots_bytes,
+            has_pieces: queue.has_pieces,
+            has_metadata: queue.has_metadata,
+            finishes_checksums: queue.finishes_checksums,
+            is_in_driver: queue.is_in_driver,
+        }
+    }
 }
 
 /// What the two processes tell each other.
@@ -92,7 +145,7 @@ pub(crate) enum Message {
     /// From the successor: it can receive at once. With a socket for each worker of the predecessor, which packets come
     /// from, and one to send to.
     Ready,
-    /// From the predecessor: it answers no SYN any more.
+    /// From the predecessor: it answers no SYN any more, and uses the rings of AF_XDP sockets no more.
     Given,
     /// From the successor: it receives.
     Taken,
@@ -219,7 +272,15 @@ pub(crate) fn station(settings: &Settings) -> Vec<String> {
         settings.is_address_shared
     );
     let mut lines: Vec<_> = addresses.chain(virtual_addresses).collect();
+    if settings.is_address_shared {
+        // The host's come and go.
+        lines.clear();
+    }
     lines.extend([mac, shared]);
+    if matches!(settings.link, LinkChoice::Xdp(_)) {
+        // The sockets stay bound as they are.
+        lines.push(format!("zero copy {:?}", settings.zero_copy).to_lowercase());
+    }
     lines
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, io};
 
+use link::XdpShape;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::packets::ToPredecessor;
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::settings::{LinkChoice, Settings};
+use crate::start::shared_ports;
 
 /// The process that has the link, and what it shares.
 #[derive(Debug)]
@@ -114,12 +116,24 @@ impl Predecessor {
                 "--link {link}: the server that runs is at {was}"
             )));
         }
-        let (ours, theirs) = (station(settings), &self.hello.station);
+        // With the link that was chosen.
+        let chosen = Settings {
+            link: link.clone(),
+            ..settings.clone()
+        };
+        let (ours, theirs) = (station(&chosen), &self.hello.station);
         let others = ours.iter().filter(|line| !theirs.contains(line));
         let gone = theirs.iter().filter(|line| !ours.contains(line));
         if let Some(line) = others.chain(gone).next() {
             return Err(refuse(format!(
                 "another {line} than that of the server that runs"
+            )));
+        }
+        let ports = shared_ports(settings);
+        let mut left = self.hello.shared_ports.iter();
+        if let Some(port) = left.find(|port| !ports.contains(port)) {
+            return Err(refuse(format!(
+                "port {port} of the host's addresses has clients of the server that runs"
             )));
         }
         let workers = settings.workers_count();
@@ -135,6 +149,15 @@ impl Predecessor {
     /// The queues that it reads from.
     pub(crate) fn take_queues(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.queues)
+    }
+
+    /// Of what shape they are, if they are AF_XDP sockets.
+    pub(crate) fn xdp_shapes(&self) -> Vec<XdpShape> {
+        self.hello
+            .xdp
+            .iter()
+            .map(|it| XdpShape::from(*it))
+            .collect()
     }
 
     /// The lock of this name, if it has that.

@@ -25,7 +25,7 @@ const ASKERS_MAX: usize = 16;
 /// How long a line may take: it is sent with the connection.
 const LINE_TIME_MAX: Duration = Duration::from_millis(100);
 /// How long `atlas reload` waits: longer than any take-over takes.
-const OUTCOME_TIME_MAX: Duration = Duration::from_secs(120);
+const OUTCOME_TIME_MAX: Duration = Duration::from_secs(700);
 /// What begins the names, before the process number.
 const NAME: &str = "atlas/control/";
 const RELOAD: &str = "reload";

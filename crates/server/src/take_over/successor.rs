@@ -1,14 +1,14 @@
 //! A server's view of the process that takes over from it: from its start to this one's end.
 //!
 //! It refuses to let go of anything before the successor is ready, and a second one while the first starts. Bounds:
-//! [`START_TIME_MAX`] until it is ready, [`SWITCH_TIME_MAX`] for the switch; then it is killed.
+//! `take_over_start_seconds` until it is ready, [`SWITCH_TIME_MAX`] or [`PAUSE_TIME_MAX`] for the switch; then it is killed.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::launcher::{Launcher, News};
-use super::{Control, Hello, Message, ReceiveError, START_TIME_MAX, SWITCH_TIME_MAX, pair};
+use super::{Control, Hello, Message, PAUSE_TIME_MAX, ReceiveError, SWITCH_TIME_MAX, pair};
 
 /// How long the launcher may take to say how a successor ended.
 const NEWS_TIME_MAX_MS: i64 = 1_000;
@@ -51,7 +51,7 @@ pub(crate) struct Ends {
 pub(crate) enum Step {
     /// Nothing.
     Wait,
-    /// Answer no SYN any more, then [`Succession::give`].
+    /// Answer no SYN any more, stop receiving if [`Succession::is_received_by_one`], then [`Succession::give`].
     Give(Ends),
     /// It has taken over: receive no more, finish.
     Taken(Option<u32>),
@@ -75,21 +75,43 @@ pub(crate) struct Succession {
     /// In the order of [`Hello`].
     shared: Vec<OwnedFd>,
     successor: Option<Successor>,
+    /// How long a successor may take until it is ready.
+    start_time: Duration,
 }
 
 impl Succession {
-    pub(crate) const fn new(launcher: Launcher, hello: Hello, shared: Vec<OwnedFd>) -> Self {
+    pub(crate) const fn new(
+        launcher: Launcher,
+        hello: Hello,
+        shared: Vec<OwnedFd>,
+        start_time: Duration,
+    ) -> Self {
         Self {
             launcher,
             hello,
             shared,
             successor: None,
+            start_time,
         }
     }
 
     /// Whether another file lies where the server's program was.
     pub(crate) fn has_other_program(&self) -> bool {
         self.launcher.has_other_program()
+    }
+
+    /// Whether one process at a time can receive.
+    pub(crate) fn is_received_by_one(&self) -> bool {
+        !self.hello.xdp.is_empty()
+    }
+
+    /// How long a successor may take for the switch.
+    fn switch_time(&self) -> Duration {
+        if self.is_received_by_one() {
+            PAUSE_TIME_MAX
+        } else {
+            SWITCH_TIME_MAX
+        }
     }
 
     /// Whether a successor starts, or has taken over.
@@ -124,7 +146,7 @@ impl Succession {
         self.successor = Some(Successor {
             control,
             phase: Phase::Starting,
-            deadline: now + START_TIME_MAX,
+            deadline: now + self.start_time,
             pid: None,
             failure: None,
             is_relaying: false,
@@ -145,6 +167,7 @@ impl Succession {
 
     /// What has come, or is due.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
+        let switch_time = self.switch_time();
         let Some(successor) = &mut self.successor else {
             return Step::Wait;
         };
@@ -157,7 +180,7 @@ impl Succession {
                 if sockets.len() == self.hello.workers + 1 =>
             {
                 successor.phase = Phase::Switching;
-                successor.deadline = now + SWITCH_TIME_MAX;
+                successor.deadline = now + switch_time;
                 let to = Arc::new(sockets.pop().expect("invariant: there is one"));
                 Step::Give(Ends { from: sockets, to })
             }
@@ -176,13 +199,13 @@ impl Succession {
             (Ok((Message::End(milliseconds), _)), Phase::Done) => Step::End(milliseconds),
             (Ok((message, _)), _) => self.give_up(&format!("{message:?} is not what comes now")),
             (Err(ReceiveError::Nothing), Phase::Starting) if now >= successor.deadline => {
-                let seconds = START_TIME_MAX.as_secs();
+                let seconds = self.start_time.as_secs();
                 self.give_up(&format!(
-                    "it was not ready after {seconds} s, and was killed"
+                    "it was not ready after {seconds} s (take_over_start_seconds), and was killed"
                 ))
             }
             (Err(ReceiveError::Nothing), Phase::Switching) if now >= successor.deadline => {
-                let seconds = SWITCH_TIME_MAX.as_secs();
+                let seconds = switch_time.as_secs();
                 self.give_up(&format!(
                     "it did not receive after {seconds} s, and was killed"
                 ))
@@ -218,7 +241,8 @@ impl Succession {
         }
     }
 
-    fn give_up(&mut self, problem: &str) -> Step {
+    /// Gives up a successor, which is killed.
+    pub(crate) fn give_up(&mut self, problem: &str) -> Step {
         self.launcher.kill();
         let status = self.status();
         self.failed(problem, status)

@@ -1,8 +1,22 @@
 use std::io::Write as _;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
 
+use super::launcher::{self, Launcher};
+use super::successor::{Step, Succession};
 use super::{
-    Control, DESCRIPTORS_MAX, Hello, MESSAGE_BYTES_MAX, Message, ReceiveError, VERSION, pair,
+    Control, DESCRIPTORS_MAX, Hello, MESSAGE_BYTES_MAX, Message, PAUSE_TIME_MAX, ReceiveError,
+    SWITCH_TIME_MAX, VERSION, XdpQueue, pair,
+};
+
+const XDP_QUEUE: XdpQueue = XdpQueue {
+    receive_cells: 32_768,
+    transmit_cells: 32_768,
+    slots_bytes: u64::MAX,
+    has_pieces: false,
+    has_metadata: false,
+    finishes_checksums: false,
+    is_in_driver: false,
 };
 
 fn controls() -> (Control, Control) {
@@ -17,7 +31,9 @@ fn hello() -> Hello {
         link: "tap:atlas0".into(),
         station: vec!["address 10.0.0.1/24".into(); 64],
         generation: 3,
-        queues: 64,
+        queues: 130,
+        xdp: vec![XDP_QUEUE; 64],
+        shared_ports: vec![65_535; 8],
         locks: vec!["atlas/tap:atlas0/fd00::1".into(); 64],
         metrics: Some("127.0.0.1:9100".parse().unwrap()),
     }
@@ -75,4 +91,189 @@ fn what_is_no_message_is_told_apart_from_an_end() {
     assert!(text.contains("more"));
     ours.write_all(text.as_bytes()).unwrap();
     assert!(matches!(theirs.receive(), Ok((Message::Hello(_), _))));
+}
+
+/// What a successor has said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reached {
+    Nothing,
+    Ready,
+    Taken,
+    Relaying,
+}
+
+const START_TIME: Duration = Duration::from_secs(7);
+
+/// A server's view of a successor that a test plays, and the launcher's end.
+struct Play {
+    now: Instant,
+    succession: Succession,
+    launcher: OwnedFd,
+    successor: Option<Control>,
+}
+
+impl Play {
+    fn begin(hello: Hello) -> Self {
+        let (ours, launcher) = pair().unwrap();
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let ours = Launcher::of_socket(ours);
+        let mut succession = Succession::new(ours, hello, vec![file], START_TIME);
+        let now = Instant::now();
+        succession.begin(now).unwrap();
+        assert!(succession.begin(now).is_err(), "two at once");
+        let started = launcher::receive(&launcher).unwrap();
+        let Some((b'S', Some(socket))) = started else {
+            panic!("{started:?}");
+        };
+        let successor = Control::new(socket);
+        let (message, descriptors) = successor.receive().unwrap();
+        assert!(matches!(message, Message::Hello(_)) && descriptors.len() == 1);
+        Self {
+            now,
+            succession,
+            launcher,
+            successor: Some(successor),
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        self.succession.step(self.now)
+    }
+
+    fn say(&self, message: &Message, sockets: usize) {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let sockets = vec![file.as_fd(); sockets];
+        let successor = self.successor.as_ref().unwrap();
+        successor.send(message, &sockets).unwrap();
+    }
+
+    /// Goes on to where it has said so much.
+    fn reach(&mut self, reached: Reached) {
+        if reached == Reached::Nothing {
+            return;
+        }
+        self.say(&Message::Ready, hello().workers + 1);
+        let step = self.step();
+        assert!(matches!(step, Step::Give(_)), "{step:?}");
+        self.succession.give();
+        let given = self.successor.as_ref().unwrap().receive();
+        assert!(matches!(given, Ok((Message::Given, _))));
+        if reached == Reached::Ready {
+            return;
+        }
+        self.tell([b'P', 0, 0, 0, 9]);
+        self.say(&Message::Taken, 0);
+        let step = self.step();
+        assert!(matches!(step, Step::Taken(Some(9))), "{step:?}");
+        if reached == Reached::Relaying {
+            self.say(&Message::Relaying, 0);
+            assert!(matches!(self.step(), Step::Wait));
+        }
+    }
+
+    /// What the launcher says.
+    fn tell(&self, news: [u8; 5]) {
+        rustix::io::write(&self.launcher, &news).unwrap();
+    }
+
+    /// It failed, with this reason: the launcher was told to kill it, or found it dead.
+    fn assert_failed(&mut self, reason: &str, is_killed: bool) {
+        // Killed by signal 9.
+        self.tell([b'X', 0, 0, 0, 9]);
+        let step = self.step();
+        let Step::Failed(text) = step else {
+            panic!("{step:?}");
+        };
+        assert!(
+            text.contains(reason) && text.contains("signal: 9"),
+            "{text}"
+        );
+        if is_killed {
+            let told = launcher::receive(&self.launcher).unwrap();
+            assert!(matches!(told, Some((b'K', None))), "{told:?}");
+        }
+        assert!(!self.succession.is_under_way() && self.succession.wake_fd().is_none());
+        self.succession.begin(self.now).unwrap();
+    }
+}
+
+#[test]
+fn a_successor_that_dies_is_missed_at_each_step() {
+    for reached in [
+        Reached::Nothing,
+        Reached::Ready,
+        Reached::Taken,
+        Reached::Relaying,
+    ] {
+        let mut play = Play::begin(hello());
+        play.reach(reached);
+        assert!(matches!(play.step(), Step::Wait), "{reached:?}");
+        play.successor = None;
+        match reached {
+            Reached::Nothing | Reached::Ready => play.assert_failed("it ended", false),
+            Reached::Taken => assert!(matches!(play.step(), Step::TakeBack)),
+            Reached::Relaying => assert!(matches!(play.step(), Step::Abandoned)),
+        }
+    }
+}
+
+#[test]
+fn a_successor_that_says_why_before_it_ends_is_quoted_at_each_step() {
+    for reached in [Reached::Nothing, Reached::Ready] {
+        let mut play = Play::begin(hello());
+        play.reach(reached);
+        play.say(&Message::Failed("no room".into()), 0);
+        play.successor = None;
+        play.assert_failed("no room", false);
+    }
+}
+
+#[test]
+fn a_successor_that_hangs_is_killed_once_its_time_for_the_step_is_over() {
+    let alone = Hello {
+        xdp: Vec::new(),
+        ..hello()
+    };
+    for (hello, reached, limit) in [
+        (alone.clone(), Reached::Nothing, START_TIME),
+        (alone.clone(), Reached::Ready, SWITCH_TIME_MAX),
+        (hello(), Reached::Nothing, START_TIME),
+        // Nobody receives meanwhile.
+        (hello(), Reached::Ready, PAUSE_TIME_MAX),
+    ] {
+        let mut play = Play::begin(hello);
+        play.reach(reached);
+        let end = play.now + limit;
+        assert_eq!(play.succession.deadline(), Some(end));
+        play.now = end - Duration::from_nanos(1);
+        assert!(matches!(play.step(), Step::Wait));
+        play.now = end;
+        let reason = format!("after {} s", limit.as_secs());
+        play.assert_failed(&reason, true);
+    }
+    // After that there is none.
+    let mut play = Play::begin(alone);
+    play.reach(Reached::Taken);
+    play.now += Duration::from_secs(1_000_000);
+    assert_eq!(play.succession.deadline(), None);
+    assert!(matches!(play.step(), Step::Wait) && play.succession.is_done());
+}
+
+#[test]
+fn a_successor_that_says_something_else_is_killed() {
+    for (reached, message, sockets) in [
+        (Reached::Nothing, Message::Taken, 0),
+        (Reached::Nothing, Message::Relaying, 0),
+        (Reached::Nothing, Message::End(5), 0),
+        // A socket too few, and one too many.
+        (Reached::Nothing, Message::Ready, hello().workers),
+        (Reached::Nothing, Message::Ready, hello().workers + 2),
+        (Reached::Ready, Message::Ready, hello().workers + 1),
+        (Reached::Ready, Message::Given, 0),
+    ] {
+        let mut play = Play::begin(hello());
+        play.reach(reached);
+        play.say(&message, sockets);
+        play.assert_failed("is not what comes now", true);
+    }
 }

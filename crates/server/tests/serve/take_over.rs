@@ -13,17 +13,21 @@ use super::lab::{Atlas, Lab};
 use super::privileges::{assert_gone, kill};
 use super::{directory, set_mode};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_atlas");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_atlas");
 const REQUEST: &[u8] = b"GET /film.bin HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Processes that took over: ended with the test, however it ends.
 #[derive(Default)]
-struct Successors(Vec<u32>);
+pub(crate) struct Successors(Vec<u32>);
 
 impl Successors {
     /// Has another process take over, and returns its number.
     fn reload(&mut self, lab: &Lab, words: &[&str]) -> u32 {
-        let output = reload(lab, words);
+        self.add(&reload(lab, words))
+    }
+
+    /// The one that a reload has told of.
+    pub(crate) fn add(&mut self, output: &Output) -> u32 {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}{stderr}");
@@ -55,26 +59,26 @@ impl Drop for Successors {
     }
 }
 
-fn reload(lab: &Lab, words: &[&str]) -> Output {
+pub(crate) fn reload(lab: &Lab, words: &[&str]) -> Output {
     let mut command = lab.command(BINARY);
     command.arg("reload").args(words).output().unwrap()
 }
 
 /// Why nothing changed.
-fn refusal(lab: &Lab, words: &[&str]) -> String {
+pub(crate) fn refusal(lab: &Lab, words: &[&str]) -> String {
     let output = reload(lab, words);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A viewer in mid-stream, who has read a little.
-struct Viewer {
+pub(crate) struct Viewer {
     stream: TcpStream,
     reply: Vec<u8>,
 }
 
 impl Viewer {
-    fn begin(lab: &Lab, address: &str) -> Self {
+    pub(crate) fn begin(lab: &Lab, address: &str) -> Self {
         let mut stream = lab.connect(address);
         stream.write_all(REQUEST).unwrap();
         let mut reply = vec![0; 1000];
@@ -83,7 +87,7 @@ impl Viewer {
     }
 
     /// Reads to the end of the reply, whose body must be this; the connection stays open.
-    fn finish(&mut self, body: &[u8]) -> String {
+    pub(crate) fn finish(&mut self, body: &[u8]) -> String {
         let head_bytes = loop {
             if let Some(end) = self.reply.windows(4).position(|it| it == b"\r\n\r\n") {
                 break end + 4;
@@ -99,7 +103,7 @@ impl Viewer {
         head
     }
 
-    fn read_more(&mut self) {
+    pub(crate) fn read_more(&mut self) {
         let mut part = vec![0; 65_536];
         let length = self.stream.read(&mut part).unwrap();
         assert!(length > 0, "closed after {} bytes", self.reply.len());
@@ -117,8 +121,34 @@ impl Viewer {
     }
 }
 
+/// Who asks at which address, and the words that say so to a server, of each kind of link.
+pub(crate) fn place<'a>(
+    (lab, client): (&'a Lab, &'a Lab),
+    link: &str,
+) -> (&'a Lab, &'static str, Vec<&'static str>) {
+    let at_veth = |link| {
+        (
+            client,
+            "10.78.0.2",
+            vec!["--link", link, "--address", "10.78.0.2/24"],
+        )
+    };
+    match link {
+        "tap" => (lab, "10.77.0.2", Vec::new()),
+        "packet" => at_veth("packet:server0"),
+        "xdp" => at_veth("xdp:server0"),
+        "xdp+packet" => at_veth("xdp+packet:server0"),
+        // At the host's own address.
+        "xdp, shared" => {
+            lab.ip(&["address", "add", "10.78.0.3/24", "dev", "server0"]);
+            (client, "10.78.0.3", vec!["--link", "xdp:server0"])
+        }
+        _ => panic!("no link {link}"),
+    }
+}
+
 /// A configuration file, and the words that name it.
-fn configuration(directory: &Path, text: &str) -> (PathBuf, [String; 2]) {
+pub(crate) fn configuration(directory: &Path, text: &str) -> (PathBuf, [String; 2]) {
     let config = directory.join("atlas.toml");
     fs::write(&config, text).unwrap();
     let words = ["--config".to_owned(), config.to_str().unwrap().to_owned()];
@@ -135,19 +165,21 @@ fn assert_orderly(atlas: Atlas) -> String {
 }
 
 #[test]
-fn viewers_in_mid_stream_notice_no_take_over_on_a_tap_and_on_a_packet_socket() {
-    for (link, workers) in [("tap", "1"), ("tap", "2"), ("packet", "1"), ("packet", "2")] {
+fn viewers_in_mid_stream_notice_no_take_over_on_any_link() {
+    for (link, workers) in [
+        ("tap", "1"),
+        ("tap", "2"),
+        ("packet", "1"),
+        ("packet", "2"),
+        ("xdp", "1"),
+        ("xdp+packet", "1"),
+        ("xdp, shared", "1"),
+    ] {
         let Some(lab) = Lab::new() else { return };
         let (directory, bytes) = directory();
         let client = lab.join_by_veth();
-        let (from, address, words) = match link {
-            "tap" => (&lab, "10.77.0.2", [].as_slice()),
-            _ => {
-                let words = ["--link", "packet:server0", "--address", "10.78.0.2/24"].as_slice();
-                (&client, "10.78.0.2", words)
-            }
-        };
-        let words = [words, &["--workers", workers]].concat();
+        let (from, address, words) = place((&lab, &client), link);
+        let words = [&words[..], &["--workers", workers]].concat();
         let mut atlas = Atlas::start(&lab, directory.path(), &words);
         atlas.ready();
         let at = format!("{address}:80");
@@ -167,7 +199,8 @@ fn viewers_in_mid_stream_notice_no_take_over_on_a_tap_and_on_a_packet_socket() {
         drop((viewers, last));
         successors.stop();
         assert_orderly(atlas);
-        assert!(!lab.show(&["link", "show"]).contains("atlas0"));
+        let left = lab.show(&["link", "show"]);
+        assert!(!left.contains("atlas0") && !left.contains("xdp"), "{left}");
     }
 }
 
@@ -286,18 +319,12 @@ fn another_program_at_its_path_takes_over_and_one_that_ends_or_is_killed_does_no
 
 #[test]
 fn after_the_end_of_a_process_that_took_over_the_one_before_serves_on() {
-    for link in ["tap", "packet"] {
+    for link in ["tap", "packet", "xdp", "xdp+packet", "xdp, shared"] {
         let Some(lab) = Lab::new() else { return };
         let (directory, bytes) = directory();
         let client = lab.join_by_veth();
-        let (from, address, words) = match link {
-            "tap" => (&lab, "10.77.0.2", [].as_slice()),
-            _ => {
-                let words = ["--link", "packet:server0", "--address", "10.78.0.2/24"].as_slice();
-                (&client, "10.78.0.2", words)
-            }
-        };
-        let words = [words, &["--metrics", "127.0.0.1:9100"]].concat();
+        let (from, address, words) = place((&lab, &client), link);
+        let words = [&words[..], &["--metrics", "127.0.0.1:9100"]].concat();
         let mut atlas = Atlas::start(&lab, directory.path(), &words);
         atlas.ready();
         let mut viewer = Viewer::begin(from, &format!("{address}:80"));
@@ -315,6 +342,43 @@ fn after_the_end_of_a_process_that_took_over_the_one_before_serves_on() {
         successors.stop();
         assert_eq!(atlas.end().code, Some(0));
     }
+}
+
+#[test]
+fn what_an_xdp_link_has_of_its_sockets_and_of_the_host_cannot_change() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, bytes) = directory();
+    let client = lab.join_by_veth();
+    let (from, address, words) = place((&lab, &client), "xdp, shared");
+    let (config, file) = configuration(directory.path(), "http = 80");
+    let words = [&words[..], &["--config", &file[1]]].concat();
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    atlas.ready();
+    let mut viewer = Viewer::begin(from, &format!("{address}:80"));
+    for (text, reason) in [
+        ("http = 81", "port 80 of the host's addresses has clients"),
+        ("zero_copy = \"off\"", "another zero copy off than that"),
+        ("workers = 2", "1 receive queue for 2 workers"),
+    ] {
+        fs::write(&config, text).unwrap();
+        let told = refusal(&lab, &["--take-over"]);
+        assert!(told.contains(reason), "{text}: {told}");
+    }
+    fs::write(&config, "http = 80\nslots = 300").unwrap();
+    let mut successors = Successors::default();
+    successors.reload(&lab, &[]);
+    viewer.finish(&bytes);
+    drop(viewer);
+    successors.stop();
+    assert_eq!(atlas.end().code, Some(0));
+    // Slots that are lent to the sockets are one process's.
+    let words = [&words[..], &["--zero-copy", "on"]].concat();
+    let mut atlas = Atlas::start(&lab, directory.path(), &words);
+    atlas.ready();
+    let told = refusal(&lab, &["--take-over"]);
+    assert!(told.contains("with --zero-copy on"), "{told}");
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
 }
 
 #[test]
@@ -357,8 +421,10 @@ fn the_end_of_the_service_waits_for_replies_of_both_and_is_bounded() {
         let mut successors = Successors::default();
         let successor = successors.reload(&lab, &["--take-over"]);
         kill("-TERM", successor);
-        atlas.stderr_line("finishing, then ending connections=0");
-        atlas.stderr_line("finishing, then ending connections=1");
+        // Two processes say it, in either order.
+        for _ in 0..2 {
+            atlas.stderr_line("finishing, then ending connections=");
+        }
         if is_finished {
             viewer.finish(&bytes);
         } else {
