@@ -79,11 +79,6 @@ impl Contender {
         matches!(self, Self::Atlas(_) | Self::AtlasBaseline(_))
     }
 
-    /// What of Atlas's further arguments is for this server: a baseline gets none.
-    pub(crate) fn further_arguments<'a>(&self, of_atlas: &'a str) -> &'a str {
-        if self.is_ours() { of_atlas } else { "" }
-    }
-
     /// Whether it is measured against the others.
     pub(crate) fn is_ours(&self) -> bool {
         matches!(self, Self::Atlas(_))
@@ -201,8 +196,8 @@ impl Lab {
         }
     }
 
-    /// Starts a server on its core, over TLS on port 443 or in plain HTTP on port 80; with `arguments`, separated by spaces, if it is the Atlas
-    /// that is measured. A baseline gets none: it may not know them.
+    /// Starts a server on its core, over TLS on port 443 or in plain HTTP on port 80; with `arguments`, separated by spaces, if it is
+    /// Atlas.
     pub(crate) fn start(
         &self,
         contender: &Contender,

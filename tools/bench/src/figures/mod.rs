@@ -82,8 +82,8 @@ pub struct FiguresOptions {
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
           value_parser = clap::value_parser!(u16).range(1280..=9000))]
     mtu: u16,
-    /// Further arguments for `atlas serve`, separated by spaces; the baseline gets none of them. Another
-    /// link than packet:, such as --link xdp:wire0, is one
+    /// Further arguments for `atlas serve`, separated by spaces. Another link than packet:, such as
+    /// --link xdp:wire0, is one
     #[arg(
         long,
         value_name = "ARGUMENTS",
@@ -91,12 +91,26 @@ pub struct FiguresOptions {
         allow_hyphen_values = true
     )]
     atlas_arguments: String,
+    /// Those of the baseline, instead of the same: with one build twice, the ratios compare two settings
+    #[arg(
+        long,
+        value_name = "ARGUMENTS",
+        requires = "baseline",
+        allow_hyphen_values = true
+    )]
+    baseline_arguments: Option<String>,
 }
 
 impl FiguresOptions {
     /// Whether nothing is to be measured.
     pub(crate) fn only_lists(&self) -> bool {
         self.list
+    }
+
+    /// One setting that only one build has would make the ratio that of the settings.
+    fn baseline_arguments(&self) -> &str {
+        let own = self.baseline_arguments.as_deref();
+        own.unwrap_or(&self.atlas_arguments)
     }
 
     fn plan(&self) -> Result<Plan> {
@@ -168,6 +182,7 @@ pub(crate) fn run_command(options: &FiguresOptions) -> Result<()> {
         instruments: &binaries.instruments,
         directory: directory.path(),
         atlas_arguments: &options.atlas_arguments,
+        baseline_arguments: options.baseline_arguments(),
         mtu: options.mtu,
     };
     let mut outcome = carry_out(&plan, &turns, &contenders, seed, &mut writer);

@@ -72,6 +72,8 @@ pub(crate) struct Turns<'a> {
     pub(crate) directory: &'a Path,
     /// Further arguments of `atlas serve`.
     pub(crate) atlas_arguments: &'a str,
+    /// Those of the baseline.
+    pub(crate) baseline_arguments: &'a str,
     /// MTU of the wire, bytes.
     pub(crate) mtu: u16,
 }
@@ -194,17 +196,17 @@ impl Turns<'_> {
             let objects = (u64::from(cell.connections) + SPARE_OBJECTS).min(OBJECTS_MAX);
             let _ = writeln!(text, "objects_max = {objects}");
         }
-        // As the rivals' TCP; a baseline may not know it.
-        if contender.is_ours() {
-            text.push_str("slow_start_after_idle = false\n");
-        }
+        // As the rivals' TCP.
+        text.push_str("slow_start_after_idle = false\n");
         fs::write(&file, text)?;
-        let mut arguments = format!("--config {}", file.display());
-        if contender.is_ours() && !self.atlas_arguments.contains("--zero-copy") {
+        let further = match contender {
+            Contender::AtlasBaseline(_) => self.baseline_arguments,
+            _ => self.atlas_arguments,
+        };
+        let mut arguments = format!("--config {} {further}", file.display());
+        if !further.contains("--zero-copy") {
             arguments.push_str(" --zero-copy on");
         }
-        let further = contender.further_arguments(self.atlas_arguments);
-        let _ = write!(arguments, " {further}");
         Ok(arguments)
     }
 
