@@ -5,9 +5,9 @@
 //! It refuses defaults: a value's default is that of the struct that keeps it, and the page shows it. Bounds: a
 //! fixed table.
 
-use super::amount::{AmountProblem, TimeUnit, parse_duration, parse_number, parse_rate};
 use super::{Origin, Settings};
 use crate::failure::Failure;
+use ::amount::{AmountProblem, TimeUnit, parse_duration, parse_number, parse_rate};
 
 /// The value that disables a port.
 pub(super) const OFF: &str = "off";

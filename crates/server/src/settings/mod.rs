@@ -6,7 +6,6 @@
 //! Every error names the flag or key, the value and the remedy. Bounds:
 //! the ranges of the keys in [`table`].
 
-mod amount;
 pub(crate) mod cidr;
 pub(crate) mod cli;
 mod file;
@@ -43,7 +42,7 @@ use worker::tls::CERTIFICATES_MAX;
 use crate::observe::trace::{Peers, TraceSettings};
 use crate::tls::{NamedPath, PairPaths};
 
-pub(crate) use amount::parse_size;
+pub(crate) use ::amount::parse_size;
 pub(crate) use file::{Amount, CertificateTable, FileText};
 pub(crate) use key::{Key, Number};
 pub(crate) use link::{LinkChoice, MacSetting};

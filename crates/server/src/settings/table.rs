@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use clap::ArgAction;
 
-use super::amount::TimeUnit::{Microseconds, Seconds};
 use super::file::{Amount, CertificateTable, FileText, Reader, Table, Typed, Value, Written};
 use super::key::{Key, Kind, duration, number, port, rate, settings, text};
 use super::place::Place;
@@ -18,6 +17,7 @@ use super::problems::Problems;
 use super::sites::SiteTable;
 use super::{Keys, Settings};
 use crate::take_over;
+use ::amount::TimeUnit::{Microseconds, Seconds};
 
 settings! {
     first {

@@ -8,13 +8,14 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
-use volume::{ContentDigest, Editor, Entry, Extent, NoRoom, is_name};
+use volume::{Editor, Entry, Extent, is_name};
 
 use super::files::{Found, Item, Status, Unopened};
 use super::progress::Progress;
-use super::{Stop, Writing, units};
+use super::{Stop, units};
 use crate::failure::Failure;
 use crate::settings::cli::StoreAddArgs;
+use writer::Writing;
 
 /// Imports files.
 pub(super) fn add(args: &StoreAddArgs, stop: &Stop) -> Result<(), Failure> {
@@ -126,52 +127,27 @@ fn is_known(editor: &Editor, item: &Item, content_type: &str) -> bool {
 /// Space for all files, the largest first.
 fn allocate(
     writing: &mut Writing,
-    mut editor: Editor,
+    editor: Editor,
     items: &[Item],
 ) -> Result<(Editor, Vec<Extent>), Failure> {
-    let extents = match try_allocate(&mut editor, items) {
-        Ok(extents) => extents,
-        Err(_) => {
-            // Space of what was removed before may wait for another catalogue only.
-            editor = writing.free_space(editor)?;
-            try_allocate(&mut editor, items).map_err(|(name, error)| {
-                let size = units::size;
-                let mut text = format!(
-                    "{name}: no room for {} in one piece: the largest free run has {}, {} are free \
-                     in all",
-                    size(error.wanted_bytes),
-                    size(error.largest_bytes),
-                    size(error.free_bytes)
-                );
-                if error.waiting_bytes > 0 {
-                    text += &format!(
-                        ", and {} of removed objects are still being sent",
-                        size(error.waiting_bytes)
-                    );
-                }
-                Failure::Broken(format!("{text}; the store is as it was"))
-            })?
+    let sizes: Vec<u64> = items.iter().map(|it| it.status.size_bytes).collect();
+    writing.allocate(editor, &sizes)?.map_err(|(_, homeless)| {
+        let (size, error) = (units::size, homeless.error);
+        let name = &items[homeless.index].name;
+        let mut text = format!(
+            "{name}: no room for {} in one piece: the largest free run has {}, {} are free in all",
+            size(error.wanted_bytes),
+            size(error.largest_bytes),
+            size(error.free_bytes)
+        );
+        if error.waiting_bytes > 0 {
+            text += &format!(
+                ", and {} of removed objects are still being sent",
+                size(error.waiting_bytes)
+            );
         }
-    };
-    Ok((editor, extents))
-}
-
-fn try_allocate(editor: &mut Editor, items: &[Item]) -> Result<Vec<Extent>, (String, NoRoom)> {
-    let mut order: Vec<_> = (0..items.len()).collect();
-    order.sort_by_key(|index| std::cmp::Reverse(items[*index].status.size_bytes));
-    let mut extents = vec![Extent::default(); items.len()];
-    for (done, index) in order.iter().enumerate() {
-        match editor.allocate(items[*index].status.size_bytes) {
-            Ok(extent) => extents[*index] = extent,
-            Err(error) => {
-                for index in &order[..done] {
-                    editor.release(extents[*index]);
-                }
-                return Err((items[*index].name.clone(), error));
-            }
-        }
-    }
-    Ok(extents)
+        Failure::Broken(format!("{text}; the store is as it was"))
+    })
 }
 
 /// Writes a file's content to its extent.
@@ -195,32 +171,16 @@ fn import(
         Unopened::Changed => changed(),
         Unopened::Failed(error) => failed(error),
     })?;
-    let mut digest = ContentDigest::new();
-    let mut left = item.status.size_bytes;
-    let mut place = extent.start * u64::from(volume::BLOCK_BYTES);
-    while left > 0 {
+    let written = writing.write_content(extent, item.status.size_bytes, |target| {
         stop.check()?;
-        let digest = &mut digest;
-        let mut filled = 0;
-        place += writing.transfer.write(extent.device, place, |target| {
-            let wanted = usize::try_from(left)
-                .unwrap_or(usize::MAX)
-                .min(target.len());
-            filled = read_full(&mut file, &mut target[..wanted]).map_err(failed)?;
-            digest.update(&target[..filled]);
-            Ok(filled)
-        })?;
-        if filled == 0 {
-            return Err(changed());
-        }
-        let filled = u64::try_from(filled).unwrap_or(u64::MAX);
-        left -= filled;
-        progress.add(filled);
-    }
+        let filled = read_full(&mut file, target).map_err(failed)?;
+        progress.add(u64::try_from(filled).unwrap_or(u64::MAX));
+        Ok(filled)
+    });
+    let (runs, tag) = written?.ok_or_else(changed)?;
     if Status::of_file(&file).map_err(failed)? != item.status {
         return Err(changed());
     }
-    let (runs, tag) = digest.finish();
     Ok(Entry {
         name: item.name.as_str().into(),
         content_type: content_type.into(),

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use store::raw::{Access, Device, RawStore, names_in};
 use volume::{AREAS_START, BLOCK_BYTES, Catalogue, Commit, Geometry, LOOKED_AT_BYTES, StoreId};
 
-use super::transfer::Transfer;
-use super::{Writing, units};
+use super::units;
 use crate::failure::Failure;
 use crate::settings::cli::StoreInitArgs;
 use crate::settings::parse_size;
 use crate::start::host;
 use crate::start::refuse_raw;
+use writer::{Transfer, Writing};
 
 /// Makes the store.
 pub(super) fn run(args: &StoreInitArgs) -> Result<(), Failure> {
@@ -84,11 +84,7 @@ fn make(names: &[PathBuf], area: Option<u64>, may_overwrite: bool) -> Result<(),
     transfer.flush()?;
     let data_bytes = geometry.data_blocks() * block;
     let area_bytes = geometry.area_bytes();
-    let mut writing = Writing {
-        raw,
-        transfer,
-        _lock: lock,
-    };
+    let mut writing = Writing::new(raw, transfer, lock);
     writing.carry_out(Commit::first(Catalogue::empty(geometry)))?;
     let _ = writeln!(
         io::stdout(),

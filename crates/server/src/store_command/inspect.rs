@@ -9,10 +9,10 @@ use std::path::Path;
 use volume::{BLOCK_BYTES, ContentDigest, Editor, Entry, RUN_BYTES, Time};
 
 use super::progress::Progress;
-use super::transfer::Transfer;
 use super::{Reading, Stop, units};
 use crate::failure::Failure;
 use crate::start::refuse_raw;
+use writer::Transfer;
 
 /// Lists all objects.
 pub(super) fn list(store: &Path, long: bool) -> Result<(), Failure> {

@@ -12,9 +12,10 @@ use std::path::Path;
 use store::raw::RawError;
 use volume::BLOCK_BYTES;
 
-use super::{Stop, Writing, units};
+use super::{Stop, units};
 use crate::failure::Failure;
 use crate::start::refuse_raw;
+use writer::Writing;
 
 /// Most that a device is told at once, bytes: some need long for it.
 const PIECE_BYTES: u64 = 1 << 30;

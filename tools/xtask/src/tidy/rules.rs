@@ -20,7 +20,8 @@ const FLEET_FOLDER: &str = "fleet";
 
 /// The product's rooms under `crates/`, and which rooms each may depend on: no tool. A room not
 /// named here may not exist.
-pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 15] = [
+pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 17] = [
+    ("amount", &[]),
     ("clock", &[]),
     ("counters", &[]),
     ("wire", &[]),
@@ -33,6 +34,7 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 15] = [
     ("tcp", &["clock", "wire"]),
     ("link", &["clock", "counters", "memory", "wire"]),
     ("diskmap", &["clock", "counters", "memory"]),
+    ("writer", &["clock", "diskmap", "memory", "store", "volume"]),
     (
         "session",
         &[
@@ -49,8 +51,8 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 15] = [
     (
         "server",
         &[
-            "clock", "counters", "diskmap", "http", "link", "memory", "record", "session", "sites",
-            "store", "tcp", "volume", "wire", "worker",
+            "amount", "clock", "counters", "diskmap", "http", "link", "memory", "record",
+            "session", "sites", "store", "tcp", "volume", "wire", "worker", "writer",
         ],
     ),
 ];
@@ -104,11 +106,12 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
 
 /// The programs of a fleet under `fleet/`, and which rooms of the product each may use: nothing of the product, and no
 /// tool, depends on them.
-pub(super) const FLEET_ARROWS: [(&str, &[&str]); 1] = [("placement", &[])];
+pub(super) const FLEET_ARROWS: [(&str, &[&str]); 2] =
+    [("fill", &["amount"]), ("placement", &[])];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
-pub(super) const PURE_ROOMS: [&str; 9] = [
-    "clock", "counters", "http", "record", "session", "sites", "tcp", "volume", "wire",
+pub(super) const PURE_ROOMS: [&str; 10] = [
+    "amount", "clock", "counters", "http", "record", "session", "sites", "tcp", "volume", "wire",
 ];
 
 /// Words that mark unfinished work; split here, so that this file does not break its own rule.

@@ -10,8 +10,8 @@ use sites::rules::Rate;
 
 use super::{LimitTable, Place};
 use crate::failure::Failure;
-use crate::settings::amount::{parse_number, parse_rate, parse_size};
 use crate::settings::file::Amount;
+use ::amount::{parse_number, parse_rate, parse_size};
 
 /// What `rate` may be, bytes a second: as the server's `connection_rate_max`.
 const RATE_RANGE: RangeInclusive<u64> = 10_000..=100_000_000_000;

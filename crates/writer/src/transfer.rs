@@ -15,18 +15,18 @@ use rustix::event::{PollFd, PollFlags};
 use store::raw::Device;
 use volume::BLOCK_BYTES;
 
-use crate::failure::Failure;
+use crate::WriteError;
 
 /// Commands in progress, each with a slot: enough for the queues of several devices.
 const SLOTS: u32 = 32;
 /// Bytes of a slot: a command of usual length for a device, a whole number of blocks.
-pub(super) const SLOT_BYTES: u32 = 256 << 10;
+pub(crate) const SLOT_BYTES: u32 = 256 << 10;
 /// No time is measured here.
 const NOW: Instant = Instant::ZERO;
 
 /// The devices of a store, open in a ring.
 #[derive(Debug)]
-pub(super) struct Transfer {
+pub struct Transfer {
     arena: Arena,
     disk: Uring,
     devices: Vec<OpenDevice>,
@@ -46,7 +46,11 @@ struct OpenDevice {
 }
 
 impl Transfer {
-    pub(super) fn new(devices: &[Device]) -> Result<Self, Failure> {
+    /// Opens a ring for these devices.
+    ///
+    /// # Errors
+    /// The kernel refuses memory or a ring, or a device's blocks are too large.
+    pub fn new(devices: &[Device]) -> Result<Self, WriteError> {
         let arena = Arena::new(ArenaConfig {
             slot_bytes: SLOT_BYTES,
             headroom_bytes: 0,
@@ -54,7 +58,7 @@ impl Transfer {
             pages: PageKind::Ordinary,
             ..ArenaConfig::new(SLOTS)
         });
-        let arena = arena.map_err(|error| Failure::Refused(error.to_string()))?;
+        let arena = arena.map_err(|error| WriteError::Refused(error.to_string()))?;
         let config = UringConfig {
             queue_depth: SLOTS,
             files_max: u32::try_from(devices.len()).unwrap_or(u32::MAX),
@@ -63,12 +67,12 @@ impl Transfer {
             ..UringConfig::default()
         };
         let mut disk =
-            Uring::new(config, &arena).map_err(|error| Failure::Refused(error.to_string()))?;
+            Uring::new(config, &arena).map_err(|error| WriteError::Refused(error.to_string()))?;
         let mut open = Vec::new();
         for device in devices {
             let name = device.path.display().to_string();
             let failed =
-                |error: &dyn std::fmt::Display| Failure::Refused(format!("{name}: {error}"));
+                |error: &dyn std::fmt::Display| WriteError::Refused(format!("{name}: {error}"));
             let block_bytes = u64::from(BLOCK_BYTES);
             let range = DeviceRange {
                 device: Arc::clone(&device.file),
@@ -78,10 +82,10 @@ impl Transfer {
             let opened = disk.open(FileSource::Range(range));
             let (file, limits) = opened.map_err(|error| failed(&error))?;
             if limits.block_bytes > BLOCK_BYTES {
-                return Err(Failure::refused(
-                    format!("{name}: its blocks have {} bytes", limits.block_bytes),
-                    format!("use a device with blocks of at most {BLOCK_BYTES} bytes"),
-                ));
+                return Err(WriteError::Refused(format!(
+                    "{name}: its blocks have {} bytes; use a device with blocks of at most {BLOCK_BYTES} bytes",
+                    limits.block_bytes
+                )));
             }
             let descriptor = device.file.try_clone().map_err(|error| failed(&error))?;
             open.push(OpenDevice {
@@ -101,17 +105,20 @@ impl Transfer {
     }
 
     /// Writes whole blocks, which may be in progress when it returns.
-    pub(super) fn write_blocks(
+    ///
+    /// # Errors
+    /// A command failed.
+    pub fn write_blocks(
         &mut self,
         device: u16,
         block: u64,
         bytes: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), WriteError> {
         let mut offset_bytes = block * u64::from(BLOCK_BYTES);
         for piece in bytes.chunks(SLOT_BYTES as usize) {
             offset_bytes += self.write(device, offset_bytes, |target| {
                 target[..piece.len()].copy_from_slice(piece);
-                Ok(piece.len())
+                Ok::<_, WriteError>(piece.len())
             })?;
         }
         Ok(())
@@ -119,12 +126,15 @@ impl Transfer {
 
     /// Writes what `fill` puts into a slot and returns the length of, with zeros up to a whole block.
     /// Returns the bytes written, 0 if there were none.
-    pub(super) fn write(
+    ///
+    /// # Errors
+    /// What `fill` said, or a command that failed.
+    pub fn write<E: From<WriteError>>(
         &mut self,
         device: u16,
         offset_bytes: u64,
-        fill: impl FnOnce(&mut [u8]) -> Result<usize, Failure>,
-    ) -> Result<u64, Failure> {
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<u64, E> {
         let slot = self.free_slot()?;
         let mut slot = slot.into_reading().into_filled(SLOT_BYTES);
         let target = self.arena.payload_mut(&mut slot);
@@ -150,7 +160,10 @@ impl Transfer {
     }
 
     /// Waits for all writes, and makes them durable.
-    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// A command failed, since the last time, or the flush.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
         while self.disk.in_flight() > 0 {
             self.wait()?;
         }
@@ -158,20 +171,23 @@ impl Transfer {
         for device in &self.devices {
             let flushed = device.descriptor.sync_data();
             flushed.map_err(|error| {
-                Failure::Broken(format!("{}: cannot be flushed: {error}", device.name))
+                WriteError::Broken(format!("{}: cannot be flushed: {error}", device.name))
             })?;
         }
         Ok(())
     }
 
     /// Reads a part of a device that begins with a block, and passes its pieces in order.
-    pub(super) fn read(
+    ///
+    /// # Errors
+    /// What `sink` said, or a command that failed.
+    pub fn read<E: From<WriteError>>(
         &mut self,
         device: u16,
         start_bytes: u64,
         length_bytes: u64,
-        sink: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.taken = 0;
         let (mut asked_bytes, mut passed_bytes) = (0, 0);
         while passed_bytes < length_bytes {
@@ -202,7 +218,7 @@ impl Transfer {
             let wanted = usize::try_from(wanted).expect("invariant: at most a slot");
             let Some(bytes) = bytes.get(..wanted) else {
                 let name = &self.devices[usize::from(device)].name;
-                return Err(Failure::Broken(format!("{name}: it ends too early")));
+                return Err(WriteError::Broken(format!("{name}: it ends too early")).into());
             };
             passed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
             let outcome = sink(bytes);
@@ -213,7 +229,7 @@ impl Transfer {
     }
 
     /// The next read in order, if it is complete.
-    fn next_read(&mut self) -> Result<Option<FilledSlot>, Failure> {
+    fn next_read(&mut self) -> Result<Option<FilledSlot>, WriteError> {
         self.check()?;
         if !matches!(self.reads.front(), Some(Some(_))) {
             return Ok(None);
@@ -222,7 +238,7 @@ impl Transfer {
         Ok(self.reads.pop_front().flatten())
     }
 
-    fn free_slot(&mut self) -> Result<FreeSlot, Failure> {
+    fn free_slot(&mut self) -> Result<FreeSlot, WriteError> {
         loop {
             if let Some(slot) = self.arena.reserve() {
                 return Ok(slot);
@@ -231,20 +247,20 @@ impl Transfer {
         }
     }
 
-    fn submit(&mut self) -> Result<(), Failure> {
+    fn submit(&mut self) -> Result<(), WriteError> {
         let submitted = self.disk.sqsync(NOW);
-        submitted.map_err(|error| Failure::Broken(error.to_string()))
+        submitted.map_err(|error| WriteError::Broken(error.to_string()))
     }
 
     /// Waits for at least one completion, and takes all there are.
-    fn wait(&mut self) -> Result<(), Failure> {
+    fn wait(&mut self) -> Result<(), WriteError> {
         while self.take_completions() == 0 {
             let ring = self.disk.poll_fd().expect("invariant: a real disk");
             let mut polled = [PollFd::new(&ring, PollFlags::IN)];
             match rustix::event::poll(&mut polled, None) {
                 // After EINTR something may be complete, too.
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Failure::Broken(format!("poll: {error}"))),
+                Err(error) => return Err(WriteError::Broken(format!("poll: {error}"))),
             }
             self.disk.clear_wake();
         }
@@ -271,12 +287,12 @@ impl Transfer {
 
     /// # Errors
     /// A command failed.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), WriteError> {
         match self.failed {
             None => Ok(()),
             Some(error) => {
                 let names: Vec<_> = self.devices.iter().map(|it| it.name.as_str()).collect();
-                Err(Failure::Broken(format!("{}: {error}", names.join(","))))
+                Err(WriteError::Broken(format!("{}: {error}", names.join(","))))
             }
         }
     }
@@ -310,7 +326,7 @@ mod tests {
     }
 
     /// What was read of the only device.
-    fn read(transfer: &mut Transfer, start: usize, length: usize) -> Result<Vec<u8>, Failure> {
+    fn read(transfer: &mut Transfer, start: usize, length: usize) -> Result<Vec<u8>, WriteError> {
         let mut bytes = Vec::new();
         let sink = &mut |piece: &[u8]| {
             bytes.extend_from_slice(piece);
@@ -355,10 +371,10 @@ mod tests {
         let mut transfer = open(&image, Access::Write);
         let fill = |target: &mut [u8]| {
             target[..5].copy_from_slice(b"hello");
-            Ok(5)
+            Ok::<_, WriteError>(5)
         };
-        assert_eq!(transfer.write(0, 0, fill), Ok(BLOCK_BYTES.into()));
-        assert_eq!(transfer.write(0, 0, |_| Ok(0)), Ok(0));
+        assert_eq!(transfer.write(0, 0, fill).unwrap(), u64::from(BLOCK_BYTES));
+        assert_eq!(transfer.write(0, 0, |_| Ok::<_, WriteError>(0)).unwrap(), 0);
         transfer.flush().unwrap();
         let written = std::fs::read(image.path()).unwrap();
         assert_eq!(&written[..5], b"hello");

@@ -4,9 +4,11 @@
 //! and `G` alone are powers of 1024, as for truncate(1) and lvcreate(8), and mean nothing in a rate. Bounds: the
 //! digits of a `u64`.
 
+#![forbid(unsafe_code)]
+
 /// What was written, and is no amount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AmountProblem {
+pub enum AmountProblem {
     /// It is written in another way.
     Syntax,
     /// It is a number, but negative or greater than any range.
@@ -17,7 +19,7 @@ pub(crate) enum AmountProblem {
 
 /// The unit of a duration's number that has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TimeUnit {
+pub enum TimeUnit {
     /// Of keys that end with `_us`.
     Microseconds,
     /// Of keys that end with `_seconds`.
@@ -26,7 +28,8 @@ pub(crate) enum TimeUnit {
 
 impl TimeUnit {
     /// As messages and the documentation name it.
-    pub(crate) const fn name(self) -> &'static str {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Microseconds => "microseconds",
             Self::Seconds => "seconds",
@@ -34,7 +37,8 @@ impl TimeUnit {
     }
 
     /// Microseconds in one.
-    pub(crate) const fn microseconds(self) -> u64 {
+    #[must_use]
+    pub const fn microseconds(self) -> u64 {
         match self {
             Self::Microseconds => 1,
             Self::Seconds => 1_000_000,
@@ -43,7 +47,10 @@ impl TimeUnit {
 }
 
 /// A whole number.
-pub(crate) fn parse_number(text: &str) -> Result<u64, AmountProblem> {
+///
+/// # Errors
+/// It is written in another way, or is too large.
+pub fn parse_number(text: &str) -> Result<u64, AmountProblem> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(AmountProblem::Syntax);
@@ -54,7 +61,10 @@ pub(crate) fn parse_number(text: &str) -> Result<u64, AmountProblem> {
 
 /// The microseconds of a duration: numbers with their units, such as `20s`, `1h30m` or `75 s`; a number alone is of
 /// `unit`.
-pub(crate) fn parse_duration(text: &str, unit: TimeUnit) -> Result<u64, AmountProblem> {
+///
+/// # Errors
+/// It is written in another way, or is too large.
+pub fn parse_duration(text: &str, unit: TimeUnit) -> Result<u64, AmountProblem> {
     let number = parse_number(text.trim());
     if number != Err(AmountProblem::Syntax) {
         return in_unit(number?, unit.microseconds());
@@ -85,7 +95,10 @@ pub(crate) fn parse_duration(text: &str, unit: TimeUnit) -> Result<u64, AmountPr
 }
 
 /// The bytes a second of a rate, such as `10MB/s`, `10MiB/s` or `80Mbit/s`; a number alone is of bytes a second.
-pub(crate) fn parse_rate(text: &str) -> Result<u64, AmountProblem> {
+///
+/// # Errors
+/// It is written in another way, or is too large.
+pub fn parse_rate(text: &str) -> Result<u64, AmountProblem> {
     let number = parse_number(text.trim());
     if number != Err(AmountProblem::Syntax) {
         return number;
@@ -112,7 +125,10 @@ pub(crate) fn parse_rate(text: &str) -> Result<u64, AmountProblem> {
 }
 
 /// The bytes of a size: `64M` and `64MiB` are powers of 1024, `64MB` of 1000; a number alone is of bytes.
-pub(crate) fn parse_size(text: &str) -> Result<u64, AmountProblem> {
+///
+/// # Errors
+/// It is written in another way, or is too large.
+pub fn parse_size(text: &str) -> Result<u64, AmountProblem> {
     let (number, unit) = split_number(text.trim())?;
     let unit = unit.to_ascii_lowercase();
     let (prefix, base) = match (unit.strip_suffix("ib"), unit.strip_suffix('b')) {
