@@ -330,7 +330,7 @@ mod tests {
         let mut bytes = Vec::new();
         let sink = &mut |piece: &[u8]| {
             bytes.extend_from_slice(piece);
-            Ok(())
+            Ok::<_, WriteError>(())
         };
         transfer.read(0, start as u64, length as u64, sink)?;
         Ok(bytes)

@@ -175,7 +175,7 @@ fn import(
         stop.check()?;
         let filled = read_full(&mut file, target).map_err(failed)?;
         progress.add(u64::try_from(filled).unwrap_or(u64::MAX));
-        Ok(filled)
+        Ok::<_, Failure>(filled)
     });
     let (runs, tag) = written?.ok_or_else(changed)?;
     if Status::of_file(&file).map_err(failed)? != item.status {

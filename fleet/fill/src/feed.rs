@@ -1,0 +1,233 @@
+//! What `atlas serve` tells at its monitoring listener: what viewers missed (`/misses`), and how often each object was asked
+//! for (`/counts`). Lines of JSON; the first one says of which process they are.
+//!
+//! It refuses names that no file can have, lines that it does not understand, and replies of more than [`REPLY_BYTES_MAX`].
+//! A server that is not there is asked again.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::origin::is_name;
+use crate::plan::Name;
+
+/// Most bytes of a reply.
+const REPLY_BYTES_MAX: usize = 256 << 20;
+/// The longest that a reply may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The first line of both.
+#[derive(Deserialize, Debug)]
+struct Head {
+    instance: String,
+    /// Of `/misses`: what to ask for the next time.
+    next: Option<u64>,
+    /// Of `/counts`: when counting began.
+    began: Option<i64>,
+}
+
+/// A line of `/misses`.
+#[derive(Deserialize, Debug)]
+struct MissLine {
+    path: String,
+    #[serde(default)]
+    site: String,
+    #[serde(default = "one")]
+    requests: u64,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+/// A line of `/counts`.
+#[derive(Deserialize, Debug)]
+struct CountLine {
+    path: String,
+    #[serde(default)]
+    site: String,
+    requests: u64,
+}
+
+/// Names, and how often each was asked for since the last time.
+pub type Requests = Vec<(Name, u64)>;
+
+/// The listener of a server.
+#[derive(Debug)]
+pub struct Feed {
+    client: reqwest::Client,
+    server: SocketAddr,
+    site: Option<String>,
+    misses_of: String,
+    next_miss: u64,
+    counts_of: (String, Option<i64>),
+    counted: HashMap<Name, u64>,
+}
+
+impl Feed {
+    /// Of this listener; with a site only what is asked of that.
+    ///
+    /// # Errors
+    /// The client cannot be made.
+    pub fn new(server: SocketAddr, site: Option<String>) -> Result<Self, String> {
+        let client = reqwest::Client::builder()
+            .timeout(LIMIT)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build();
+        Ok(Self {
+            client: client.map_err(|error| format!("server: {error}"))?,
+            server,
+            site,
+            misses_of: String::new(),
+            next_miss: 0,
+            counts_of: Default::default(),
+            counted: HashMap::new(),
+        })
+    }
+
+    /// What viewers missed since the last time.
+    ///
+    /// # Errors
+    /// Why it is not known, in a line.
+    pub async fn misses(&mut self) -> Result<Requests, String> {
+        let after = self.next_miss;
+        let text = self.get(&format!("/misses?after={after}")).await?;
+        let (head, lines): (Head, Vec<MissLine>) = parse(&text)?;
+        let next = head.next.ok_or("/misses: its first line has no `next`")?;
+        if head.instance != self.misses_of {
+            self.misses_of = head.instance;
+            if after > 0 {
+                // Another process counts from the beginning: its first ones are asked for the next time.
+                self.next_miss = 0;
+                return Ok(Vec::new());
+            }
+        }
+        self.next_miss = next;
+        let lines = lines.into_iter().map(|it| (it.path, it.site, it.requests));
+        Ok(self.names(lines))
+    }
+
+    /// How often each object was asked for since the last time.
+    ///
+    /// # Errors
+    /// Why it is not known, in a line.
+    pub async fn counts(&mut self) -> Result<Requests, String> {
+        let text = self.get("/counts").await?;
+        let (head, lines): (Head, Vec<CountLine>) = parse(&text)?;
+        let of = (head.instance, head.began);
+        if of != self.counts_of {
+            self.counts_of = of;
+            self.counted.clear();
+        }
+        let lines = lines.into_iter().map(|it| (it.path, it.site, it.requests));
+        let all = self.names(lines);
+        let fresh = all.iter().map(|(name, requests)| {
+            let before = self.counted.get(name).copied().unwrap_or(0);
+            // A count that fell began anew.
+            let fresh = requests.checked_sub(before).unwrap_or(*requests);
+            (Name::clone(name), fresh)
+        });
+        let fresh = fresh.filter(|(_, requests)| *requests > 0).collect();
+        self.counted = all.into_iter().collect();
+        Ok(fresh)
+    }
+
+    fn names(&self, lines: impl Iterator<Item = (String, String, u64)>) -> Requests {
+        let is_mine = |site: &str| self.site.as_ref().is_none_or(|mine| mine == site);
+        lines
+            .filter(|(_, site, _)| is_mine(site))
+            .filter_map(|(path, _, requests)| Some((name_of(&path)?, requests)))
+            .collect()
+    }
+
+    async fn get(&self, path: &str) -> Result<String, String> {
+        let failed = |error: reqwest::Error| {
+            let reason = std::error::Error::source(&error).map(ToString::to_string);
+            let reason = reason.unwrap_or_else(|| error.to_string());
+            format!("{} {path}: {reason}", self.server)
+        };
+        let sent = self
+            .client
+            .get(format!("http://{}{path}", self.server))
+            .send();
+        let mut response = sent.await.map_err(failed)?;
+        if response.status() != reqwest::StatusCode::OK {
+            return Err(format!("{} {path}: {}", self.server, response.status()));
+        }
+        let mut body = Vec::new();
+        while let Some(bytes) = response.chunk().await.map_err(failed)? {
+            body.extend_from_slice(&bytes);
+            if body.len() > REPLY_BYTES_MAX {
+                return Err(format!(
+                    "{} {path}: more than {REPLY_BYTES_MAX} bytes",
+                    self.server
+                ));
+            }
+        }
+        String::from_utf8(body).map_err(|_| format!("{} {path}: no UTF-8", self.server))
+    }
+}
+
+/// The name of the object that a path asks for.
+fn name_of(path: &str) -> Option<Name> {
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    let name = percent_decode_str(path.strip_prefix('/')?)
+        .decode_utf8()
+        .ok()?;
+    is_name(&name).then(|| name.as_ref().into())
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<(Head, Vec<T>), String> {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let first = lines.next().ok_or("the server's reply is empty")?;
+    let wrong = |error: serde_json::Error| format!("the server's reply: {error}");
+    let head = serde_json::from_str(first).map_err(wrong)?;
+    let lines = lines.map(serde_json::from_str).collect::<Result<_, _>>();
+    Ok((head, lines.map_err(wrong)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_name_without_its_query_and_escapes() {
+        let of = |path| name_of(path).map(|it| it.to_string());
+        assert_eq!(of("/a/b%20c.ts?x=/y").as_deref(), Some("a/b c.ts"));
+        for path in [
+            "",
+            "a",
+            "/",
+            "/a/",
+            "/../a",
+            "/a/%2e%2e/b",
+            "/.htaccess",
+            "/a%00",
+            "/%ff",
+        ] {
+            assert_eq!(of(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn lines_are_those_of_the_server() {
+        let text = "{\"instance\":\"x\",\"next\":13}\n{\"sequence\":12,\"site\":\"s\",\"path\":\"/a\",\"requests\":3,\"last\":1}\n";
+        let (head, lines): (Head, Vec<MissLine>) = parse(text).unwrap();
+        assert_eq!((head.instance.as_str(), head.next), ("x", Some(13)));
+        assert_eq!(
+            (
+                lines[0].path.as_str(),
+                lines[0].requests,
+                lines[0].site.as_str()
+            ),
+            ("/a", 3, "s")
+        );
+        assert!(parse::<MissLine>("").is_err());
+        assert!(parse::<MissLine>("{\"instance\":1}").is_err());
+    }
+}

@@ -1,0 +1,735 @@
+//! The loop: one task that has the plan, tells it what came, and does what it says.
+//!
+//! Objects are fetched by tasks of their own; the plan is only ever touched here. If the origin fails nothing is asked of
+//! it but one object at a time, later each time, until one comes. If this machine fails (a full disk), the same. It ends
+//! by SIGINT and SIGTERM: what is in flight stays as partial objects, which the next start goes on with.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use chrono::Timelike as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use crate::backoff::Backoff;
+use crate::fault::{Fault, Kind};
+use crate::feed::{Feed, Requests};
+use crate::fetch::{Fetched, Fetcher, Pace, blocking};
+use crate::manifest::Manifest;
+use crate::metrics::{self, Counters};
+use crate::origin::{Listing, Origin};
+use crate::plan::{ATTEMPTS_MAX, Fetch, Now, Outcome, Plan, PlanConfig, Step, Versions, Wanted};
+use crate::policy::Name;
+use crate::random::Random;
+use crate::rate::{Allowed, allowed};
+use crate::report::{Event, Report};
+use crate::settings::Settings;
+use crate::stamp::Stamp;
+use crate::target::Directory;
+
+/// With `--once`: attempts at one object.
+const ONCE_ATTEMPTS_MAX: u32 = 3;
+/// With `--once`: failures of the origin in a row.
+const ONCE_FAILURES_MAX: u32 = 5;
+/// Objects that fail in a row, each for a reason of its own, after which it is taken for the origin's.
+const FAILURES_IN_ROW_MAX: u32 = 16;
+/// How often progress is told where there is no terminal, and where there is one.
+const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(250)];
+/// The longest sleep: the time of day is looked at again.
+const SLEEP_MAX: Duration = Duration::from_secs(5);
+
+/// Why it ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// All that is wanted is there.
+    Done,
+    /// Something is not.
+    Incomplete,
+    /// A signal came.
+    Stopped,
+}
+
+/// How it runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mode {
+    /// Until all is there, instead of for ever.
+    pub once: bool,
+    /// Only tells.
+    pub dry_run: bool,
+    /// Takes a directory with files of others.
+    pub adopt: bool,
+}
+
+/// A fetch that is over.
+type Done = (Fetch, Instant, Result<Placed, Fault>);
+
+/// What came of a fetch.
+#[derive(Debug)]
+enum Placed {
+    Stored {
+        stamp: Stamp,
+        verified: &'static str,
+        resumed_bytes: u64,
+    },
+    Unchanged,
+}
+
+/// What the server tells.
+#[derive(Debug)]
+enum Told {
+    Misses(Requests),
+    Counts(Requests),
+    Failed(String),
+}
+
+/// The filler.
+#[derive(Debug)]
+struct Filler {
+    settings: Settings,
+    mode: Mode,
+    origin: Arc<Origin>,
+    target: Arc<Directory>,
+    fetcher: Arc<Fetcher>,
+    plan: Plan,
+    counters: Arc<Counters>,
+    report: Report,
+    random: Random,
+    start: Instant,
+    jobs: JoinSet<Done>,
+    listings: JoinSet<(u64, Result<Listing, Fault>)>,
+    list_due_ms: u64,
+    is_listed: bool,
+    manifest: Option<Manifest>,
+    origin_backoff: Backoff,
+    here_backoff: Backoff,
+    failures_in_row: u32,
+    progress_due_ms: u64,
+    progress_bytes: (u64, u64),
+    has_failed: bool,
+}
+
+/// Runs until the end.
+///
+/// # Errors
+/// Why it cannot begin, with the remedy.
+pub async fn run(settings: Settings, mode: Mode) -> Result<End, String> {
+    let origin = Arc::new(Origin::new(settings.origin.clone())?);
+    if !origin.can_list() && settings.manifest.is_none() && settings.server.is_none() {
+        return Err(format!(
+            "origin {:?}: over HTTP it cannot be listed; name what is wanted (manifest), or the server whose viewers miss it \
+             (server)",
+            settings.origin.url
+        ));
+    }
+    if mode.dry_run {
+        return dry_run(&settings, &origin).await;
+    }
+    let target = Arc::new(Directory::open(&settings.target, mode.adopt)?);
+    let mut stop = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+    let [interrupt, terminate] = &mut stop;
+    let (Ok(interrupt), Ok(terminate)) = (interrupt, terminate) else {
+        return Err("signal handlers cannot be installed".to_owned());
+    };
+    let counters = Arc::new(Counters::default());
+    counters.origin_up.store(1, Ordering::Relaxed);
+    if let Some(address) = settings.metrics {
+        let listener = metrics::listen(address).await?;
+        tokio::spawn(metrics::serve(listener, Arc::clone(&counters)));
+    }
+    let told = match settings.server {
+        // With --once nobody waits for what viewers ask.
+        Some(server) if !mode.once => Some(listen(server, &settings)?),
+        _ => None,
+    };
+    let mut filler = Filler::new(settings, mode, origin, target, counters)?;
+    let end = filler.run(told, interrupt, terminate).await;
+    filler.jobs.shutdown().await;
+    filler.listings.shutdown().await;
+    filler.publish();
+    let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    filler.report.end();
+    filler.report.tell(&Event::Ended {
+        fetched: of(&filler.counters.fetched),
+        fetched_bytes: of(&filler.counters.fetched_bytes),
+        removed: of(&filler.counters.removed) + of(&filler.counters.evicted),
+        failed: filler.plan.failed_count(),
+    });
+    Ok(end)
+}
+
+/// Asks the server again and again what viewers missed and asked for.
+fn listen(
+    server: std::net::SocketAddr,
+    settings: &Settings,
+) -> Result<mpsc::Receiver<Told>, String> {
+    let mut feed = Feed::new(server, settings.site.clone())?;
+    let (misses_every, counts_every) = (settings.misses_every, settings.counts_every);
+    // A slow loop holds the questions up, not the memory.
+    let (sender, told) = mpsc::channel(4);
+    tokio::spawn(async move {
+        let mut counts_due = Instant::now();
+        loop {
+            let misses = feed.misses().await.map_or_else(Told::Failed, Told::Misses);
+            if sender.send(misses).await.is_err() {
+                return;
+            }
+            if Instant::now() >= counts_due {
+                counts_due = Instant::now() + counts_every;
+                let counts = feed.counts().await.map_or_else(Told::Failed, Told::Counts);
+                if sender.send(counts).await.is_err() {
+                    return;
+                }
+            }
+            tokio::time::sleep(misses_every).await;
+        }
+    });
+    Ok(told)
+}
+
+fn plan_config(settings: &Settings, mode: Mode, seed: u64) -> PlanConfig {
+    PlanConfig {
+        capacity_bytes: settings.capacity_bytes,
+        high_percent: settings.high_percent,
+        low_percent: settings.low_percent,
+        removals_percent_max: settings.removals_percent_max,
+        attempts_max: if mode.once {
+            ONCE_ATTEMPTS_MAX
+        } else {
+            ATTEMPTS_MAX
+        },
+        live_ms: millis(settings.live_every),
+        names: Box::new(settings.names.clone()),
+        seed,
+    }
+}
+
+fn read_manifest(settings: &Settings) -> Result<Option<Manifest>, String> {
+    settings.manifest.as_deref().map(Manifest::read).transpose()
+}
+
+fn wanted(manifest: Option<&Manifest>, versions: &Versions) -> Option<HashMap<Name, Wanted>> {
+    manifest.map(|manifest| manifest.wanted(versions))
+}
+
+impl Filler {
+    fn new(
+        settings: Settings,
+        mode: Mode,
+        origin: Arc<Origin>,
+        target: Arc<Directory>,
+        counters: Arc<Counters>,
+    ) -> Result<Self, String> {
+        let manifest = read_manifest(&settings)?;
+        if manifest.as_ref().is_some_and(Manifest::has_folders) && !origin.can_list() {
+            return Err("manifest: it names folders (names that end in /), and over HTTP the origin cannot be listed; name \
+                 each object"
+                .to_owned());
+        }
+        let held = target.inventory().map_err(|fault| fault.text)?;
+        let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let seed = seed.map_or(0, |it| millis(it)) ^ (u64::from(std::process::id()) << 32);
+        let plan = Plan::new(plan_config(&settings, mode, seed), held);
+        let report = Report::default();
+        report.tell(&Event::Started {
+            objects: plan.held_count(),
+            bytes: plan.held_bytes(),
+        });
+        let fetcher = Fetcher {
+            origin: Arc::clone(&origin),
+            folder: target.partial_folder().to_owned(),
+            part_bytes: settings.part_bytes,
+            permits: Arc::new(Semaphore::new(settings.requests)),
+            pace: Arc::new(Pace::default()),
+            received_bytes: Arc::clone(&counters.received_bytes),
+        };
+        Ok(Self {
+            fetcher: Arc::new(fetcher),
+            settings,
+            mode,
+            origin,
+            target,
+            plan,
+            counters,
+            report,
+            random: Random::new(seed),
+            start: Instant::now(),
+            jobs: JoinSet::new(),
+            listings: JoinSet::new(),
+            list_due_ms: 0,
+            is_listed: false,
+            manifest,
+            origin_backoff: Backoff::default(),
+            here_backoff: Backoff::default(),
+            failures_in_row: 0,
+            progress_due_ms: 0,
+            progress_bytes: (0, 0),
+            has_failed: false,
+        })
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            millis: millis(self.start.elapsed()),
+            unix_seconds: chrono::Utc::now().timestamp(),
+        }
+    }
+
+    async fn run(
+        &mut self,
+        mut told: Option<mpsc::Receiver<Told>>,
+        interrupt: &mut Signal,
+        terminate: &mut Signal,
+    ) -> End {
+        loop {
+            let now = self.now();
+            let allowed = self.allowed();
+            self.fetcher.pace.set_rate(allowed.rate);
+            self.list_if_due(now);
+            let wake_ms = self.start_fetches(now, allowed.is_open).await;
+            self.tell_progress(now);
+            if self.mode.once
+                && let Some(end) = self.end(allowed)
+            {
+                return end;
+            }
+            let wake = Duration::from_millis(wake_ms.saturating_sub(now.millis)).min(SLEEP_MAX);
+            tokio::select! {
+                _ = interrupt.recv() => return End::Stopped,
+                _ = terminate.recv() => return End::Stopped,
+                Some(done) = self.jobs.join_next() => match done {
+                    Ok(done) => self.handle_fetched(done).await,
+                    Err(error) => panic!("a fetch broke off: {error}"),
+                },
+                Some(listed) = self.listings.join_next() => match listed {
+                    Ok((began_ms, listed)) => self.handle_listed(began_ms, listed).await,
+                    Err(error) => panic!("a listing broke off: {error}"),
+                },
+                Some(told) = next(&mut told) => self.handle_told(told),
+                () = tokio::time::sleep(wake) => {}
+            }
+        }
+    }
+
+    fn allowed(&self) -> Allowed {
+        let time = chrono::Local::now().time();
+        let minute = time.hour() * 60 + time.minute();
+        allowed(&self.settings.windows, self.settings.rate, minute)
+    }
+
+    /// With `--once`: whether it is over.
+    fn end(&self, allowed: Allowed) -> Option<End> {
+        let failures = self
+            .origin_backoff
+            .failures()
+            .max(self.here_backoff.failures());
+        if failures >= ONCE_FAILURES_MAX {
+            return Some(End::Incomplete);
+        }
+        let is_idle = self.jobs.is_empty() && self.listings.is_empty();
+        if !self.is_listed || !is_idle || (allowed.is_open && self.plan.waiting_count() > 0) {
+            return None;
+        }
+        if !allowed.is_open {
+            let text = "outside of all windows: nothing was fetched";
+            self.report.tell(&Event::Note { text });
+        }
+        let is_whole = !self.has_failed && self.plan.failed_count() == 0;
+        Some(if is_whole { End::Done } else { End::Incomplete })
+    }
+
+    /// When the origin, or this machine, may be tried again.
+    fn due_ms(&self) -> u64 {
+        self.origin_backoff.due_ms().max(self.here_backoff.due_ms())
+    }
+
+    fn is_failing(&self) -> bool {
+        self.origin_backoff.failures() + self.here_backoff.failures() > 0
+    }
+
+    fn list_if_due(&mut self, now: Now) {
+        let is_due = now.millis >= self.list_due_ms.max(self.origin_backoff.due_ms());
+        if !is_due || !self.listings.is_empty() {
+            return;
+        }
+        if self.mode.once && self.is_listed {
+            return;
+        }
+        self.list_due_ms = now.millis + millis(self.settings.list_every);
+        let origin = Arc::clone(&self.origin);
+        let began_ms = now.millis;
+        if !self.origin.can_list() {
+            self.listings.spawn(async move {
+                let listing = Listing {
+                    objects: HashMap::new(),
+                    skipped: 0,
+                };
+                (began_ms, Ok(listing))
+            });
+            return;
+        }
+        self.listings
+            .spawn(async move { (began_ms, origin.list().await) });
+    }
+
+    async fn handle_listed(&mut self, began_ms: u64, listed: Result<Listing, Fault>) {
+        let now = self.now();
+        let listing = match listed {
+            Ok(listing) => listing,
+            Err(fault) => {
+                self.counters.failed(fault.kind);
+                self.list_due_ms = 0;
+                return self.origin_failed(&fault);
+            }
+        };
+        match read_manifest(&self.settings) {
+            Ok(manifest) => self.manifest = manifest,
+            // The last one that could be read counts.
+            Err(problem) => {
+                let fault = Fault::new(Kind::Local, problem);
+                self.report
+                    .waiting("manifest", &fault, millis(self.settings.list_every));
+            }
+        }
+        let versions = if self.origin.can_list() {
+            self.origin_succeeded();
+            self.report.tell(&Event::Listed {
+                objects: listing.objects.len(),
+                skipped: listing.skipped,
+                seconds: crate::report::seconds(now.millis - began_ms),
+            });
+            Versions::Listed(listing.objects)
+        } else {
+            Versions::Unknown
+        };
+        self.is_listed = true;
+        self.measure();
+        let wanted = wanted(self.manifest.as_ref(), &versions);
+        let removals = self.plan.update(now, began_ms, wanted, versions);
+        if removals.refused > 0 {
+            self.has_failed = true;
+            self.report.tell(&Event::RemovalsRefused {
+                objects: removals.refused,
+                remedy: "if they are to go, raise removals_percent_max, up to 100",
+            });
+        }
+        self.remove(removals.names, "origin").await;
+    }
+
+    /// What there is room for: what is set, or what the file system has.
+    fn measure(&mut self) {
+        if let Some(free_bytes) = self.target.free_bytes() {
+            let there = self.plan.held_bytes().saturating_add(free_bytes);
+            let most = self
+                .settings
+                .capacity_bytes
+                .map_or(there, |set| set.min(there));
+            self.plan.set_capacity(most);
+        }
+    }
+
+    /// Begins what may be begun. Returns when something is to be looked at again, milliseconds.
+    async fn start_fetches(&mut self, now: Now, is_open: bool) -> u64 {
+        let later = now.millis + millis(SLEEP_MAX);
+        let list_due_ms = self.list_due_ms.max(self.origin_backoff.due_ms());
+        let mut wake_ms = later
+            .min(list_due_ms.max(now.millis + 1))
+            .min(self.progress_due_ms);
+        if now.millis < self.due_ms() {
+            return wake_ms.min(self.due_ms());
+        }
+        // While something fails, one object tries it.
+        let most = if self.is_failing() {
+            1
+        } else {
+            self.settings.requests
+        };
+        while self.jobs.len() < most {
+            match self.plan.next_step(now, is_open) {
+                Step::Fetch(job) => self.start_fetch(job),
+                Step::Evict(names) => self.remove(names, "room").await,
+                Step::Wait(due_ms) => {
+                    wake_ms = wake_ms.min(due_ms);
+                    break;
+                }
+                Step::Idle => break,
+            }
+        }
+        wake_ms
+    }
+
+    fn start_fetch(&mut self, job: Fetch) {
+        let (fetcher, target) = (Arc::clone(&self.fetcher), Arc::clone(&self.target));
+        let began = Instant::now();
+        self.jobs.spawn(async move {
+            let placed = match fetcher.fetch(&job).await {
+                Err(fault) => Err(fault),
+                Ok(Fetched::Unchanged) => Ok(Placed::Unchanged),
+                Ok(Fetched::Whole {
+                    finished,
+                    verified,
+                    resumed_bytes,
+                }) => {
+                    let (stamp, name) = (finished.stamp, Arc::clone(&job.name));
+                    let placed = blocking(move || Ok(target.place(finished, &name))).await;
+                    let placed =
+                        placed.unwrap_or_else(|error| Err(Fault::of_io(&job.name, &error)));
+                    placed.map(|()| Placed::Stored {
+                        stamp,
+                        verified,
+                        resumed_bytes,
+                    })
+                }
+            };
+            (job, began, placed)
+        });
+    }
+
+    async fn handle_fetched(&mut self, (job, began, placed): Done) {
+        let now = self.now();
+        let name = &job.name;
+        let add = |counter: &std::sync::atomic::AtomicU64, count| {
+            counter.fetch_add(count, Ordering::Relaxed);
+        };
+        let outcome = match placed {
+            Ok(placed) => {
+                self.origin_succeeded();
+                self.failures_in_row = 0;
+                if self.here_backoff.succeeded() {
+                    self.report.recovered("here");
+                }
+                match placed {
+                    Placed::Unchanged => Outcome::Unchanged,
+                    Placed::Stored {
+                        stamp,
+                        verified,
+                        resumed_bytes,
+                    } => {
+                        add(&self.counters.fetched, 1);
+                        add(&self.counters.fetched_bytes, stamp.size_bytes);
+                        add(&self.counters.resumed_bytes, resumed_bytes);
+                        add(&self.counters.verified, u64::from(verified != "length"));
+                        if job.is_missed {
+                            add(&self.counters.miss_bytes, stamp.size_bytes);
+                        }
+                        self.report.tell(&Event::Fetched {
+                            name,
+                            bytes: stamp.size_bytes,
+                            verified,
+                            resumed_bytes,
+                            missed: job.is_missed,
+                            seconds: began.elapsed().as_secs_f64(),
+                        });
+                        Outcome::Stored(stamp)
+                    }
+                }
+            }
+            Err(fault) => self.handle_fault(&job, &fault),
+        };
+        let is_gone = self.plan.finished(now, name, outcome);
+        if is_gone {
+            self.remove(vec![Arc::clone(name)], "origin").await;
+        }
+    }
+
+    fn handle_fault(&mut self, job: &Fetch, fault: &Fault) -> Outcome {
+        self.counters.failed(fault.kind);
+        if fault.kind == Kind::Absent {
+            self.origin_succeeded();
+            // What was listed a moment ago may be there again.
+            if job.listed.is_none() {
+                if !job.is_missed {
+                    self.has_failed = true;
+                    self.report.failed(&job.name, fault);
+                }
+                return Outcome::Absent;
+            }
+        }
+        if fault.kind.is_of_origin() {
+            self.origin_failed(fault);
+            return Outcome::Postponed;
+        }
+        if fault.kind.is_of_here() {
+            let now_ms = self.now().millis;
+            let wait_ms = self.here_backoff.failed(now_ms, None, &mut self.random);
+            self.report.waiting("here", fault, wait_ms);
+            self.measure();
+            return Outcome::Postponed;
+        }
+        self.failures_in_row += 1;
+        if self.failures_in_row >= FAILURES_IN_ROW_MAX {
+            self.origin_failed(fault);
+        }
+        self.report.failed(&job.name, fault);
+        Outcome::Failed
+    }
+
+    fn origin_failed(&mut self, fault: &Fault) {
+        let now_ms = self.now().millis;
+        let wait_ms = self
+            .origin_backoff
+            .failed(now_ms, fault.retry_after_ms, &mut self.random);
+        self.counters.origin_up.store(0, Ordering::Relaxed);
+        self.report.waiting("origin", fault, wait_ms);
+        if fault.kind == Kind::Denied
+            && let Err(problem) = self.origin.renew()
+        {
+            let fault = Fault::new(Kind::Denied, problem);
+            self.report.waiting("credentials", &fault, wait_ms);
+        }
+    }
+
+    fn origin_succeeded(&mut self) {
+        self.counters.origin_up.store(1, Ordering::Relaxed);
+        if self.origin_backoff.succeeded() {
+            self.report.recovered("credentials");
+            self.report.recovered("origin");
+        }
+    }
+
+    async fn remove(&mut self, names: Vec<Name>, reason: &'static str) {
+        for name in names {
+            let (target, removed) = (Arc::clone(&self.target), Arc::clone(&name));
+            let done = blocking(move || Ok(target.remove(&removed))).await;
+            let done = done.unwrap_or_else(|error| Err(Fault::of_io(&name, &error)));
+            if let Err(fault) = done {
+                self.counters.failed(fault.kind);
+                self.report.failed(&name, &fault);
+                continue;
+            }
+            let counter = match reason {
+                "room" => &self.counters.evicted,
+                _ => &self.counters.removed,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            self.report.tell(&Event::Removed {
+                name: &name,
+                reason,
+            });
+        }
+    }
+
+    fn handle_told(&mut self, told: Told) {
+        let now = self.now();
+        match told {
+            Told::Failed(text) => {
+                let fault = Fault::new(Kind::Connect, text);
+                return self
+                    .report
+                    .waiting("server", &fault, millis(self.settings.misses_every));
+            }
+            Told::Misses(misses) => {
+                for (name, requests) in misses {
+                    self.counters.misses.fetch_add(requests, Ordering::Relaxed);
+                    self.plan.missed(now, &name, requests);
+                }
+            }
+            Told::Counts(counts) => {
+                for (name, requests) in counts {
+                    self.plan.requested(&name, requests);
+                    if let Some(stamp) = self.plan.held_stamp(&name) {
+                        self.counters.hits.fetch_add(requests, Ordering::Relaxed);
+                        let bytes = requests.saturating_mul(stamp.size_bytes);
+                        self.counters.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+        self.report.recovered("server");
+    }
+
+    fn publish(&self) {
+        let now = self.now();
+        let set = |counter: &std::sync::atomic::AtomicU64, value| {
+            counter.store(value, Ordering::Relaxed);
+        };
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        set(&self.counters.held, count(self.plan.held_count()));
+        set(&self.counters.held_bytes, self.plan.held_bytes());
+        set(&self.counters.waiting, count(self.plan.waiting_count()));
+        set(&self.counters.waiting_bytes, self.plan.waiting_bytes());
+        set(&self.counters.oldest_ms, self.plan.oldest_ms(now));
+        set(&self.counters.misses_let_go, self.plan.misses_let_go());
+    }
+
+    fn tell_progress(&mut self, now: Now) {
+        if now.millis < self.progress_due_ms {
+            return;
+        }
+        let every = millis(PROGRESS_EVERY[usize::from(self.report.has_bar())]);
+        self.progress_due_ms = now.millis + every;
+        self.publish();
+        let received = self.counters.received_bytes.load(Ordering::Relaxed);
+        let (since_ms, before) = self.progress_bytes;
+        let elapsed_ms = (now.millis - since_ms).max(1);
+        let rate = (received - before).saturating_mul(1000) / elapsed_ms;
+        self.progress_bytes = (now.millis, received);
+        if self.report.has_bar() || rate > 0 {
+            self.report.tell(&Event::Progress {
+                objects: self.plan.held_count(),
+                bytes: self.plan.held_bytes(),
+                waiting: self.plan.waiting_count(),
+                waiting_bytes: self.plan.waiting_bytes(),
+                rate,
+            });
+        }
+    }
+}
+
+/// The next thing that the server tells, if it is listened to.
+async fn next(told: &mut Option<mpsc::Receiver<Told>>) -> Option<Told> {
+    match told {
+        Some(told) => told.recv().await,
+        None => None,
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Tells what would be done, and does nothing.
+async fn dry_run(settings: &Settings, origin: &Origin) -> Result<End, String> {
+    let mode = Mode::default();
+    let manifest = read_manifest(settings)?;
+    let held = Directory::look(&settings.target)?;
+    let mut plan = Plan::new(plan_config(settings, mode, 0), held);
+    let versions = if origin.can_list() {
+        let listing = origin.list().await.map_err(|fault| fault.text)?;
+        Versions::Listed(listing.objects)
+    } else {
+        Versions::Unknown
+    };
+    let report = Report::default();
+    let would = |step, name: &str, bytes| report.tell(&Event::Would { step, name, bytes });
+    let now = Now {
+        millis: 0,
+        unix_seconds: chrono::Utc::now().timestamp(),
+    };
+    let wanted = wanted(manifest.as_ref(), &versions);
+    let removals = plan.update(now, 0, wanted, versions);
+    for name in &removals.names {
+        would("remove", name, None);
+    }
+    if removals.refused > 0 {
+        report.tell(&Event::RemovalsRefused {
+            objects: removals.refused,
+            remedy: "if they are to go, raise removals_percent_max, up to 100",
+        });
+    }
+    loop {
+        match plan.next_step(now, true) {
+            Step::Fetch(job) => {
+                would("fetch", &job.name, job.listed.map(|it| it.size_bytes));
+                let stamp = job.listed.or(job.held).unwrap_or_default();
+                plan.finished(now, &job.name, Outcome::Stored(stamp));
+            }
+            Step::Evict(names) => names.iter().for_each(|name| would("evict", name, None)),
+            Step::Wait(_) | Step::Idle => break,
+        }
+    }
+    report.end();
+    Ok(End::Done)
+}

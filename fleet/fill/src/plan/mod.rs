@@ -1,0 +1,753 @@
+//! What is fetched, what leaves and what is removed, in which order: from what is wanted, what is there, what viewers
+//! asked for, and the time.
+//!
+//! **It does nothing itself and reads no clock**: [`Plan::next_step`] says what to do, [`Plan::finished`] is told how it went.
+//!
+//! * An object is fetched once, however many ask for it, and whatever asks: there is one entry for its name.
+//! * First what viewers missed, playlists before segments; then playlists of live channels that are due again; then what
+//!   is wanted, by priority, playlists first.
+//! * What is wanted fills up to the lower mark. What viewers missed may go above, up to the upper mark; then the least
+//!   valuable leaves until the lower mark is reached. So the store does not evict for each object, and a listing that is
+//!   larger than the store does not turn it over: what is wanted evicts only what has a lower priority.
+//! * What is pinned never leaves for room. What the origin does not have any more is removed, unless so much were to be
+//!   removed that the listing is more likely to be wrong.
+//!
+//! Bounded by [`MISSES_MAX`] names that viewers missed and [`ABSENT_MAX`] that the origin does not have; and by what is wanted.
+
+mod order;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::backoff::Backoff;
+use crate::policy::Policy;
+use crate::random::Random;
+use crate::stamp::Stamp;
+use order::{Class, Key, is_playlist};
+
+pub use crate::policy::Name;
+
+/// Most names that viewers missed and that wait; more are let go, and counted.
+pub const MISSES_MAX: usize = 10_000;
+/// Most names that are remembered because the origin does not have them.
+pub const ABSENT_MAX: usize = 10_000;
+/// For how long, milliseconds: then a viewer who misses it leads to another look.
+pub const ABSENT_MS: u64 = 30_000;
+/// Usual attempts at one object, then it waits for the next listing.
+pub const ATTEMPTS_MAX: u32 = 20;
+
+/// The instant, by two clocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// Milliseconds since the start; never goes back.
+    pub millis: u64,
+    /// Seconds since 1970, for expiry.
+    pub unix_seconds: i64,
+}
+
+/// Decides by name.
+pub trait Names: std::fmt::Debug + Send {
+    /// Whether it never leaves for room.
+    fn is_pinned(&self, name: &str) -> bool;
+    /// Whether it is fetched again when it has some age.
+    fn is_live(&self, name: &str) -> bool;
+}
+
+/// What the plan goes by.
+#[derive(Debug)]
+pub struct PlanConfig {
+    /// Most bytes; `None`: as many as there are.
+    pub capacity_bytes: Option<u64>,
+    /// Share of it at which the least valuable leaves, percent.
+    pub high_percent: u64,
+    /// Share of it until which it leaves, and up to which what is wanted fills, percent.
+    pub low_percent: u64,
+    /// Share of what is there that one listing may remove, percent.
+    pub removals_percent_max: u64,
+    /// Attempts at one object, then it waits for the next listing.
+    pub attempts_max: u32,
+    /// After which age a live playlist is asked for again, milliseconds.
+    pub live_ms: u64,
+    /// Decides by name.
+    pub names: Box<dyn Names>,
+    /// Of the delays between attempts.
+    pub seed: u64,
+}
+
+/// A name that should be here.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Higher comes first.
+    pub priority: i32,
+    /// Seconds since 1970 from which on it is not wanted, and goes.
+    pub expires: Option<i64>,
+    /// Never leaves for room.
+    pub is_pinned: bool,
+}
+
+/// What the origin has.
+#[derive(Clone, Debug)]
+pub enum Versions {
+    /// All of it, with the version of each.
+    Listed(HashMap<Name, Stamp>),
+    /// It cannot be listed.
+    Unknown,
+}
+
+/// What an update leads to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Removals {
+    /// To be removed now. They are gone from the plan.
+    pub names: Vec<Name>,
+    /// So many would have been removed; none is, because the listing is more likely to be wrong.
+    pub refused: usize,
+}
+
+/// What to do next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Fetch this one.
+    Fetch(Fetch),
+    /// These leave for room. They are gone from the plan.
+    Evict(Vec<Name>),
+    /// Nothing until then, milliseconds.
+    Wait(u64),
+    /// Nothing until something is told.
+    Idle,
+}
+
+/// An object to be fetched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fetch {
+    /// Its name.
+    pub name: Name,
+    /// The version that the origin listed; `None`: it is to be asked.
+    pub listed: Option<Stamp>,
+    /// The version that is there.
+    pub held: Option<Stamp>,
+    /// Whether a viewer waits for it.
+    pub is_missed: bool,
+}
+
+/// How a fetch went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// This version is there now.
+    Stored(Stamp),
+    /// The version that is there is the origin's.
+    Unchanged,
+    /// The origin does not have it.
+    Absent,
+    /// It failed for a reason of its own: later again.
+    Failed,
+    /// The origin failed: again as soon as that is asked again.
+    Postponed,
+}
+
+/// An object that is there.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    stamp: Stamp,
+    /// The version that the origin listed is another.
+    is_stale: bool,
+    /// When it came, milliseconds; 0 if it was there before.
+    since_ms: u64,
+}
+
+/// An entry of the queue.
+#[derive(Clone, Debug)]
+struct Queued {
+    key: Key,
+    since_ms: u64,
+    /// When it may be tried again, after a failure; it is not in the queue until then.
+    delayed_ms: Option<u64>,
+}
+
+/// The plan.
+#[derive(Debug)]
+pub struct Plan {
+    config: PlanConfig,
+    held: BTreeMap<Name, Held>,
+    held_bytes: u64,
+    wanted: HashMap<Name, Wanted>,
+    versions: Versions,
+    queue: BTreeMap<Key, Name>,
+    queued: HashMap<Name, Queued>,
+    missed_count: usize,
+    /// In flight, with the bytes that are kept free for each and the time it was queued.
+    busy: HashMap<Name, (u64, Queued)>,
+    reserved_bytes: u64,
+    failures: HashMap<Name, Backoff>,
+    delayed: BTreeSet<(u64, Name)>,
+    live_due: BTreeSet<(u64, Name)>,
+    absent: HashMap<Name, u64>,
+    /// Left for room, though wanted: only a viewer brings them back.
+    evicted: HashSet<Name>,
+    /// No wanted object of at most this priority finds room by eviction, until something leaves.
+    stuck_priority: Option<i64>,
+    policy: Policy,
+    random: Random,
+    misses_let_go: u64,
+    left_out: u64,
+}
+
+impl Plan {
+    /// A plan for what is there, in the order in which it came.
+    #[must_use]
+    pub fn new(config: PlanConfig, held: Vec<(Name, Stamp)>) -> Self {
+        let mut plan = Self {
+            random: Random::new(config.seed),
+            config,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            wanted: HashMap::new(),
+            versions: Versions::Unknown,
+            queue: BTreeMap::new(),
+            queued: HashMap::new(),
+            missed_count: 0,
+            busy: HashMap::new(),
+            reserved_bytes: 0,
+            failures: HashMap::new(),
+            delayed: BTreeSet::new(),
+            live_due: BTreeSet::new(),
+            absent: HashMap::new(),
+            evicted: HashSet::new(),
+            stuck_priority: None,
+            policy: Policy::default(),
+            misses_let_go: 0,
+            left_out: 0,
+        };
+        for (name, stamp) in held {
+            plan.policy.restore(&name, stamp.size_bytes);
+            plan.hold(&name, stamp, 0);
+        }
+        plan
+    }
+
+    /// Takes what is wanted and what the origin has, as it was from `began_ms` on; each call replaces the last one.
+    /// `wanted` of `None`: all that the origin lists.
+    pub fn update(
+        &mut self,
+        now: Now,
+        began_ms: u64,
+        wanted: Option<HashMap<Name, Wanted>>,
+        versions: Versions,
+    ) -> Removals {
+        self.stuck_priority = None;
+        let removals = self.removals(now, began_ms, wanted.as_ref(), &versions);
+        for name in &removals.names {
+            self.let_go(name);
+            self.policy.remove(name);
+        }
+        self.wanted = match (wanted, &versions) {
+            (Some(wanted), _) => wanted,
+            (None, Versions::Listed(listed)) => listed
+                .keys()
+                .map(|name| (Arc::clone(name), Wanted::default()))
+                .collect(),
+            (None, Versions::Unknown) => HashMap::new(),
+        };
+        self.versions = versions;
+        // Whatever failed is tried again with what is known now, but for what waits.
+        let attempts_max = self.config.attempts_max;
+        self.failures
+            .retain(|_, backoff| backoff.failures() < attempts_max);
+        self.mark_stale();
+        self.forget_evictions();
+        self.requeue_wanted(now);
+        removals
+    }
+
+    /// Sets the most bytes.
+    pub fn set_capacity(&mut self, bytes: u64) {
+        self.config.capacity_bytes = Some(bytes);
+    }
+
+    /// Takes a name that viewers asked for and did not get, so often.
+    pub fn missed(&mut self, now: Now, name: &Name, requests: u64) {
+        let is_absent = self
+            .absent
+            .get(name)
+            .is_some_and(|until| now.millis < *until);
+        if self.held.contains_key(name) || self.busy.contains_key(name) || is_absent {
+            return;
+        }
+        let class = if is_playlist(name) {
+            Class::MissedPlaylist
+        } else {
+            Class::Missed
+        };
+        let priority = i64::try_from(requests).unwrap_or(i64::MAX);
+        match self.queued.get(name) {
+            Some(queued) if queued.key.class <= class => {}
+            // Viewers wait for it: not as long as an attempt at it would.
+            _ if self.missed_count >= MISSES_MAX => self.misses_let_go += 1,
+            _ => self.enqueue(now, name, class, priority),
+        }
+    }
+
+    /// Takes how often an object was asked for since the last time.
+    pub fn requested(&mut self, name: &str, count: u64) {
+        self.policy.requested(name, count);
+    }
+
+    /// What is to be done next; `is_open`: whether what nobody has asked for is fetched now.
+    pub fn next_step(&mut self, now: Now, is_open: bool) -> Step {
+        self.wake(now);
+        let step = loop {
+            let Some((key, name)) = self.queue.first_key_value() else {
+                break None;
+            };
+            let (key, name) = (key.clone(), Arc::clone(name));
+            if !is_open && key.class > Class::Live {
+                break None;
+            }
+            match self.make_room(&key, &name) {
+                Room::Free => break Some(Step::Fetch(self.begin(&name))),
+                Room::Evict(names) => break Some(Step::Evict(names)),
+                Room::None => {
+                    // It does not fit: something smaller may.
+                    self.unqueue(&name);
+                    self.left_out += 1;
+                }
+            }
+        };
+        if let Some(step) = step {
+            return step;
+        }
+        let due = [self.delayed.first(), self.live_due.first()];
+        match due.into_iter().flatten().map(|(due_ms, _)| *due_ms).min() {
+            Some(due_ms) => Step::Wait(due_ms.max(now.millis + 1)),
+            None => Step::Idle,
+        }
+    }
+
+    /// Takes how a fetch went. Whether the object is to be removed, because the origin does not have it any more.
+    pub fn finished(&mut self, now: Now, name: &Name, outcome: Outcome) -> bool {
+        let Some((reserved, queued)) = self.busy.remove(name) else {
+            return false;
+        };
+        self.reserved_bytes -= reserved;
+        match outcome {
+            Outcome::Stored(stamp) => {
+                self.failures.remove(name);
+                self.policy.insert(name, stamp.size_bytes);
+                self.hold(name, stamp, now.millis);
+            }
+            Outcome::Unchanged => {
+                self.failures.remove(name);
+                if let Some(held) = self.held.get(name).copied() {
+                    self.hold(name, held.stamp, now.millis);
+                }
+            }
+            Outcome::Absent => {
+                if self.absent.len() < ABSENT_MAX {
+                    self.absent.insert(Arc::clone(name), now.millis + ABSENT_MS);
+                }
+                let is_held = self.let_go(name);
+                self.policy.remove(name);
+                return is_held;
+            }
+            Outcome::Failed => {
+                let backoff = self.failures.entry(Arc::clone(name)).or_default();
+                backoff.failed(now.millis, None, &mut self.random);
+                if backoff.failures() < self.config.attempts_max {
+                    let delayed_ms = Some(backoff.due_ms());
+                    self.insert_queued(
+                        name,
+                        Queued {
+                            delayed_ms,
+                            ..queued
+                        },
+                    );
+                } else if self.held.contains_key(name) {
+                    self.schedule_live(name, now.millis);
+                }
+            }
+            Outcome::Postponed => {
+                self.insert_queued(name, queued);
+            }
+        }
+        false
+    }
+
+    /// Bytes of what is there.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// Objects that are there.
+    #[must_use]
+    pub fn held_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The version that is there.
+    #[must_use]
+    pub fn held_stamp(&self, name: &str) -> Option<Stamp> {
+        self.held.get(name).map(|held| held.stamp)
+    }
+
+    /// Objects that wait to be fetched, delayed ones included, or are in flight.
+    #[must_use]
+    pub fn waiting_count(&self) -> usize {
+        self.queued.len() + self.busy.len()
+    }
+
+    /// Bytes of those that wait, as far as they are known.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        let names = self.queued.keys().chain(self.busy.keys());
+        names
+            .filter_map(|name| self.listed(name))
+            .map(|it| it.size_bytes)
+            .sum()
+    }
+
+    /// Objects whose last attempt failed, and that wait for another one.
+    #[must_use]
+    pub fn failed_count(&self) -> usize {
+        self.failures.len()
+    }
+
+    /// For how long the oldest entry has waited, milliseconds.
+    #[must_use]
+    pub fn oldest_ms(&self, now: Now) -> u64 {
+        let queued = self
+            .queued
+            .values()
+            .chain(self.busy.values().map(|(_, it)| it));
+        let oldest = queued.map(|it| it.since_ms).min();
+        oldest.map_or(0, |since| now.millis.saturating_sub(since))
+    }
+
+    /// Misses that were let go because too many waited.
+    #[must_use]
+    pub fn misses_let_go(&self) -> u64 {
+        self.misses_let_go
+    }
+
+    /// Wanted objects that found no room, counted each time.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    fn listed(&self, name: &str) -> Option<Stamp> {
+        match &self.versions {
+            Versions::Listed(listed) => listed.get(name).copied(),
+            Versions::Unknown => None,
+        }
+    }
+
+    /// What is there and should not be: not listed any more, or expired.
+    fn removals(
+        &self,
+        now: Now,
+        began_ms: u64,
+        wanted: Option<&HashMap<Name, Wanted>>,
+        versions: &Versions,
+    ) -> Removals {
+        let is_expired = |name: &Name| {
+            let expires = wanted.and_then(|it| it.get(name)).and_then(|it| it.expires);
+            expires.is_some_and(|expires| expires <= now.unix_seconds)
+        };
+        let held = self
+            .held
+            .keys()
+            .filter(|name| !self.busy.contains_key(*name));
+        let (expired, rest): (Vec<&Name>, Vec<&Name>) = held.partition(|name| is_expired(name));
+        let gone: Vec<&Name> = match versions {
+            Versions::Listed(listed) => {
+                // What came while the listing was made may be newer than its place in it.
+                let is_older = |name: &&Name| self.held[*name].since_ms <= began_ms;
+                let gone = rest.into_iter().filter(|name| !listed.contains_key(*name));
+                gone.filter(is_older).collect()
+            }
+            Versions::Unknown => Vec::new(),
+        };
+        let count = u64::try_from(gone.len()).unwrap_or(u64::MAX);
+        let all = u64::try_from(self.held.len()).unwrap_or(u64::MAX);
+        let is_empty = matches!(versions, Versions::Listed(listed) if listed.is_empty());
+        let is_too_many = count * 100 > all * self.config.removals_percent_max
+            || (is_empty && self.config.removals_percent_max < 100);
+        // A few objects of a small store are any share of it.
+        let is_refused = is_too_many && (count > REMOVALS_FREE || is_empty) && count > 0;
+        let mut removals = Removals {
+            names: expired.into_iter().cloned().collect(),
+            refused: 0,
+        };
+        if is_refused {
+            removals.refused = gone.len();
+        } else {
+            removals.names.extend(gone.into_iter().cloned());
+        }
+        removals
+    }
+
+    /// Marks what has another version at the origin.
+    fn mark_stale(&mut self) {
+        if let Versions::Listed(listed) = &self.versions {
+            for (name, held) in &mut self.held {
+                held.is_stale = listed.get(name).is_some_and(|it| *it != held.stamp);
+            }
+        }
+    }
+
+    /// If there is room for all that is wanted, what had to leave may come back.
+    fn forget_evictions(&mut self) {
+        let sizes = self.wanted.keys().filter_map(|name| self.listed(name));
+        let wanted_bytes: u64 = sizes.map(|it| it.size_bytes).sum();
+        if wanted_bytes <= self.low_bytes() {
+            self.evicted.clear();
+        } else {
+            self.evicted.retain(|name| self.wanted.contains_key(name));
+        }
+    }
+
+    /// Queues all that is wanted and is not there in its version.
+    fn requeue_wanted(&mut self, now: Now) {
+        let is_old = |queued: &Queued| queued.key.class > Class::Live;
+        let old: Vec<(Name, u64)> = self
+            .queued
+            .iter()
+            .filter(|(_, queued)| is_old(queued))
+            .map(|(name, queued)| (Arc::clone(name), queued.since_ms))
+            .collect();
+        for (name, _) in &old {
+            self.unqueue(name);
+        }
+        let since: HashMap<Name, u64> = old.into_iter().collect();
+        let mut fresh = Vec::new();
+        for (name, wanted) in &self.wanted {
+            let is_expired = wanted.expires.is_some_and(|it| it <= now.unix_seconds);
+            let is_known =
+                matches!(self.versions, Versions::Unknown) || self.listed(name).is_some();
+            let is_needed = match self.held.get(name) {
+                // Without a listing the origin is asked for each one's version.
+                Some(held) => held.is_stale || matches!(self.versions, Versions::Unknown),
+                None => !self.evicted.contains(name),
+            };
+            let is_taken = self.queued.contains_key(name) || self.busy.contains_key(name);
+            if is_needed && is_known && !is_expired && !is_taken {
+                fresh.push((Arc::clone(name), wanted.priority));
+            }
+        }
+        // What is there and not in the manifest has new versions, too.
+        for (name, held) in &self.held {
+            let is_taken = self.queued.contains_key(name) || self.busy.contains_key(name);
+            if held.is_stale && !self.wanted.contains_key(name) && !is_taken {
+                fresh.push((Arc::clone(name), 0));
+            }
+        }
+        for (name, priority) in fresh {
+            let class = if is_playlist(&name) {
+                Class::Playlist
+            } else {
+                Class::Wanted
+            };
+            let since_ms = since.get(&name).copied().unwrap_or(now.millis);
+            let key = Key::new(class, priority.into(), &name);
+            let due_ms = self.failures.get(&name).map(Backoff::due_ms);
+            let delayed_ms = due_ms.filter(|due_ms| *due_ms > now.millis);
+            let queued = Queued {
+                key,
+                since_ms,
+                delayed_ms,
+            };
+            self.insert_queued(&name, queued);
+        }
+    }
+
+    fn enqueue(&mut self, now: Now, name: &Name, class: Class, priority: i64) {
+        let since_ms = self.unqueue(name).map_or(now.millis, |it| it.since_ms);
+        let key = Key::new(class, priority, name);
+        let queued = Queued {
+            key,
+            since_ms,
+            delayed_ms: None,
+        };
+        self.insert_queued(name, queued);
+    }
+
+    fn insert_queued(&mut self, name: &Name, queued: Queued) {
+        self.missed_count += usize::from(queued.key.class.is_missed());
+        match queued.delayed_ms {
+            Some(due_ms) => {
+                self.delayed.insert((due_ms, Arc::clone(name)));
+            }
+            None => {
+                self.queue.insert(queued.key.clone(), Arc::clone(name));
+            }
+        }
+        self.queued.insert(Arc::clone(name), queued);
+    }
+
+    fn unqueue(&mut self, name: &Name) -> Option<Queued> {
+        let queued = self.queued.remove(name)?;
+        self.missed_count -= usize::from(queued.key.class.is_missed());
+        self.queue.remove(&queued.key);
+        if let Some(due_ms) = queued.delayed_ms {
+            self.delayed.remove(&(due_ms, Arc::clone(name)));
+        }
+        Some(queued)
+    }
+
+    /// Queues what is due.
+    fn wake(&mut self, now: Now) {
+        while let Some((due_ms, name)) = self.delayed.first().cloned()
+            && due_ms <= now.millis
+        {
+            self.delayed.pop_first();
+            let queued = self.queued.get_mut(&name);
+            let queued = queued.expect("invariant: what is delayed is queued");
+            queued.delayed_ms = None;
+            self.queue.insert(queued.key.clone(), name);
+        }
+        while let Some((due_ms, name)) = self.live_due.first().cloned()
+            && due_ms <= now.millis
+        {
+            self.live_due.pop_first();
+            let is_taken = self.queued.contains_key(&name) || self.busy.contains_key(&name);
+            if self.held.contains_key(&name) && !is_taken {
+                self.enqueue(now, &name, Class::Live, 0);
+            }
+        }
+        if self.absent.len() >= ABSENT_MAX / 2 {
+            self.absent.retain(|_, until| now.millis < *until);
+        }
+    }
+
+    fn begin(&mut self, name: &Name) -> Fetch {
+        let queued = self
+            .unqueue(name)
+            .expect("invariant: it was first in the queue");
+        let is_missed = queued.key.class.is_missed();
+        let is_live = queued.key.class == Class::Live;
+        // Of a live playlist the listing is older than what is asked for.
+        let listed = if is_live { None } else { self.listed(name) };
+        let size_bytes = listed.map_or(0, |it| it.size_bytes);
+        self.reserved_bytes += size_bytes;
+        self.evicted.remove(name);
+        self.busy.insert(Arc::clone(name), (size_bytes, queued));
+        Fetch {
+            name: Arc::clone(name),
+            listed,
+            held: self.held_stamp(name),
+            is_missed,
+        }
+    }
+
+    fn hold(&mut self, name: &Name, stamp: Stamp, now_ms: u64) {
+        let is_stale = self
+            .listed(name)
+            .is_some_and(|it| it.seconds > stamp.seconds);
+        let held = Held {
+            stamp,
+            is_stale,
+            since_ms: now_ms,
+        };
+        if let Some(old) = self.held.insert(Arc::clone(name), held) {
+            self.held_bytes -= old.stamp.size_bytes;
+        }
+        self.held_bytes += stamp.size_bytes;
+        self.absent.remove(name);
+        self.schedule_live(name, now_ms);
+    }
+
+    fn schedule_live(&mut self, name: &Name, now_ms: u64) {
+        if self.config.names.is_live(name) {
+            self.live_due
+                .insert((now_ms + self.config.live_ms, Arc::clone(name)));
+        }
+    }
+
+    fn let_go(&mut self, name: &Name) -> bool {
+        let Some(held) = self.held.remove(name) else {
+            return false;
+        };
+        self.held_bytes -= held.stamp.size_bytes;
+        self.failures.remove(name);
+        self.stuck_priority = None;
+        true
+    }
+
+    fn low_bytes(&self) -> u64 {
+        part(self.config.capacity_bytes, self.config.low_percent)
+    }
+
+    /// Whether there is room for an object, or what is to leave for it.
+    fn make_room(&mut self, key: &Key, name: &Name) -> Room {
+        let size_bytes = self.listed(name).map_or(0, |it| it.size_bytes);
+        let old_bytes = self.held_stamp(name).map_or(0, |it| it.size_bytes);
+        // Until the new version is there the old one is, too.
+        let needed = self.held_bytes + self.reserved_bytes + size_bytes;
+        let is_replacement = old_bytes > 0;
+        let may_evict_all = key.class <= Class::Live || is_replacement;
+        let most = if may_evict_all {
+            part(self.config.capacity_bytes, self.config.high_percent)
+        } else {
+            self.low_bytes()
+        };
+        if needed <= most {
+            return Room::Free;
+        }
+        if !may_evict_all && self.stuck_priority.is_some_and(|it| key.priority() <= it) {
+            return Room::None;
+        }
+        let wanted_bytes = self.reserved_bytes + size_bytes;
+        let target = self.low_bytes().saturating_sub(wanted_bytes);
+        let (wanted, busy, names) = (&self.wanted, &self.busy, &self.config.names);
+        let priority = key.priority();
+        let may_leave = |it: &str| {
+            let want = wanted.get(it);
+            let is_pinned = names.is_pinned(it) || want.is_some_and(|it| it.is_pinned);
+            let is_less = want.is_none_or(|it| i64::from(it.priority) < priority);
+            !is_pinned && !busy.contains_key(it) && it != &**name && (may_evict_all || is_less)
+        };
+        let mut left_bytes = self.held_bytes;
+        let mut victims = Vec::new();
+        while left_bytes > target
+            && let Some(victim) = self.policy.evict(may_leave)
+        {
+            left_bytes -= self.held.get(&victim).map_or(0, |it| it.stamp.size_bytes);
+            victims.push(victim);
+        }
+        if left_bytes + wanted_bytes > most {
+            // It would not help: they stay.
+            for victim in &victims {
+                let size_bytes = self.held.get(victim).map_or(0, |it| it.stamp.size_bytes);
+                self.policy.restore(victim, size_bytes);
+            }
+            if !may_evict_all {
+                self.stuck_priority = Some(priority);
+            }
+            return Room::None;
+        }
+        for victim in &victims {
+            self.let_go(victim);
+            self.unqueue(victim);
+            self.evicted.insert(Arc::clone(victim));
+        }
+        Room::Evict(victims)
+    }
+}
+
+/// So many objects may always be removed.
+const REMOVALS_FREE: u64 = 10;
+
+/// Whether there is room.
+enum Room {
+    Free,
+    Evict(Vec<Name>),
+    None,
+}
+
+fn part(bytes: Option<u64>, percent: u64) -> u64 {
+    bytes.map_or(u64::MAX, |bytes| {
+        u64::try_from(u128::from(bytes) * u128::from(percent) / 100).unwrap_or(u64::MAX)
+    })
+}

@@ -1,0 +1,269 @@
+//! An origin that does what is wrong: each time an error that says so, once; nothing wrong appears; and it heals by itself.
+
+mod common;
+
+use common::{Edge, Origin, Running, Wrong, content};
+
+const NAME: &str = "films/a.ts";
+/// Several parts of 64 KiB.
+const LENGTH: usize = 300_000;
+
+/// An origin with an object, of which this is wrong, and one of which nothing is.
+fn wrong(wrong: Wrong, length: usize) -> (Origin, Edge) {
+    let origin = Origin::start();
+    origin.put(NAME, &content(NAME, length));
+    origin.put("films/good.ts", b"good");
+    origin.wrong(NAME, Some(wrong));
+    let edge = Edge::new(&origin);
+    (origin, edge)
+}
+
+/// Runs until the object failed with this kind and text; then nothing is wrong any more, and it comes.
+fn fails_and_heals(fault: Wrong, length: usize, kind: &str, text: &str) {
+    let (origin, edge) = wrong(fault.clone(), length);
+    let mut running = edge.start(&[]);
+    let failed = running.wait_for_name("failed", "a.ts");
+    assert_eq!(failed["kind"], kind, "{failed}");
+    let told = failed["text"].as_str().unwrap();
+    assert!(told.contains(text) && told.contains("a.ts"), "{told}");
+    assert_no_secrets(&running);
+    assert_eq!(edge.read("a.ts"), None, "{fault:?}");
+    origin.wrong(NAME, None);
+    running.wait_for_name("fetched", "a.ts");
+    assert_eq!(edge.read("a.ts").unwrap(), content(NAME, length));
+    assert_eq!(edge.read("good.ts").unwrap(), b"good");
+    running.terminate();
+}
+
+fn assert_no_secrets(running: &Running) {
+    for event in &running.seen {
+        let text = event.to_string();
+        for secret in ["hunter2", "Signature", "Secret", "127.0.0.1"] {
+            assert!(!text.contains(secret), "{text}");
+        }
+    }
+}
+
+#[test]
+fn an_origin_that_stalls_is_given_up_and_asked_again() {
+    for length in [1_000, LENGTH] {
+        fails_and_heals(
+            Wrong::Stall(500),
+            length,
+            "stalled",
+            "sent nothing for 0.5 s",
+        );
+    }
+}
+
+#[test]
+fn a_body_that_ends_early_does_not_appear() {
+    for length in [1_000, LENGTH] {
+        fails_and_heals(Wrong::Cut(500), length, "broken", "GET a.ts: ");
+    }
+}
+
+#[test]
+fn a_body_that_is_longer_than_was_listed_does_not_appear() {
+    fails_and_heals(
+        Wrong::Longer(1),
+        LENGTH,
+        "length",
+        "the origin sent more than it said",
+    );
+    // Without a length it might be any.
+    fails_and_heals(Wrong::Longer(1), 1_000, "protocol", "Content-Length");
+}
+
+#[test]
+fn a_length_that_is_not_the_listing_s_does_not_appear() {
+    fails_and_heals(
+        Wrong::Length(900),
+        1_000,
+        "length",
+        "the listing says 1000 bytes, and the reply 900",
+    );
+}
+
+#[test]
+fn wrong_bytes_do_not_appear() {
+    for length in [1_000, LENGTH] {
+        fails_and_heals(
+            Wrong::Bytes,
+            length,
+            "checksum",
+            "what came is not what the origin's md5 is of",
+        );
+    }
+}
+
+#[test]
+fn redirects_for_ever_are_given_up() {
+    for length in [1_000, LENGTH] {
+        fails_and_heals(Wrong::Redirect, length, "redirects", "redirects for ever");
+    }
+}
+
+#[test]
+fn an_object_that_is_listed_and_not_there_is_asked_for_again() {
+    let gone = Wrong::Status(404, String::new(), "NoSuchKey".into());
+    fails_and_heals(gone, 1_000, "absent", "the origin says 404 (NoSuchKey)");
+}
+
+#[test]
+fn an_origin_without_parts_is_asked_for_the_whole() {
+    let (_origin, edge) = wrong(Wrong::NoRanges, LENGTH);
+    assert_eq!(edge.once(&[]).code, Some(0));
+    assert_eq!(edge.read("a.ts").unwrap(), content(NAME, LENGTH));
+}
+
+#[test]
+fn an_origin_that_says_5xx_is_left_alone_for_a_while() {
+    let (origin, edge) = failing(500, "", "InternalError");
+    let mut running = edge.start(&[]);
+    let waiting = running.wait_for_event("waiting");
+    assert_eq!(waiting["kind"], "server", "{waiting}");
+    assert!(
+        waiting["text"]
+            .as_str()
+            .unwrap()
+            .contains("the origin says 500 (InternalError)"),
+        "{waiting}"
+    );
+    heal(&origin);
+    running.wait_for_event("recovered");
+    running.wait_for_name("fetched", "a.ts");
+    let ended = running.terminate();
+    // Told once, whatever was in flight.
+    assert_eq!(ended.of("waiting").len(), 1, "{:?}", ended.events);
+}
+
+/// All objects fail with this status.
+fn failing(status: u16, field: &str, code: &str) -> (Origin, Edge) {
+    let status = Wrong::Status(status, field.into(), code.into());
+    let (origin, edge) = wrong(status.clone(), 1_000);
+    for index in 0..30 {
+        let name = format!("films/{index}");
+        origin.put(&name, b"x");
+        origin.wrong(&name, Some(status.clone()));
+    }
+    origin.wrong("films/good.ts", Some(status));
+    (origin, edge)
+}
+
+fn heal(origin: &Origin) {
+    for index in 0..30 {
+        origin.wrong(&format!("films/{index}"), None);
+    }
+    origin.wrong("films/good.ts", None);
+    origin.wrong(NAME, None);
+}
+
+#[test]
+fn an_origin_that_says_when_is_believed() {
+    for status in [429, 503] {
+        let (origin, edge) = failing(status, "Retry-After: 3600\r\n", "SlowDown");
+        let mut running = edge.start(&[]);
+        let waiting = running.wait_for_event("waiting");
+        assert_eq!(waiting["kind"], "throttled", "{waiting}");
+        let seconds = waiting["seconds"].as_f64().unwrap();
+        assert!((3_590.0..=3_600.0).contains(&seconds), "{waiting}");
+        let asked = origin.count("GET ");
+        running.terminate();
+        // What was in flight, and nothing more.
+        assert!(asked <= 64, "{asked}");
+    }
+    let (origin, edge) = failing(503, "Retry-After: 1\r\n", "SlowDown");
+    let mut running = edge.start(&[]);
+    running.wait_for_event("waiting");
+    heal(&origin);
+    running.wait_for_event("recovered");
+    running.wait_for_name("fetched", "good.ts");
+    running.terminate();
+}
+
+#[test]
+fn expired_credentials_are_told_once_and_read_again() {
+    let origin = Origin::start();
+    origin.put(NAME, b"x");
+    origin.let_in("NEW");
+    let edge = Edge::new(&origin);
+    let mut running = edge.start(&[]);
+    let waiting = running.wait_for_event("waiting");
+    assert_eq!(waiting["kind"], "denied", "{waiting}");
+    let text = waiting["text"].as_str().unwrap();
+    assert!(
+        text.contains("the origin says 403 (ExpiredToken)"),
+        "{text}"
+    );
+    assert!(text.contains("see the credentials"), "{text}");
+    origin.wait_for("LIST", 2);
+    edge.credentials("NEW");
+    running.wait_for_name("fetched", "a.ts");
+    assert_no_secrets(&running);
+    let ended = running.terminate();
+    assert_eq!(ended.of("waiting").len(), 1, "{:?}", ended.events);
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn an_origin_that_is_not_there_is_waited_for() {
+    let origin = Origin::start();
+    let address = origin.address;
+    let edge = Edge::new(&origin);
+    drop(origin);
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let text = std::fs::read_to_string(edge.path("fill.toml")).unwrap();
+    std::fs::write(
+        edge.path("fill.toml"),
+        text.replace(&address.to_string(), &nobody.to_string()),
+    )
+    .unwrap();
+    let mut running = edge.start(&[]);
+    let waiting = running.wait_for_event("waiting");
+    assert_eq!(waiting["kind"], "connect", "{waiting}");
+    running.terminate();
+    let ended = edge.once(&[]);
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(ended.of("waiting").len(), 1);
+}
+
+#[test]
+fn a_listing_that_breaks_off_removes_nothing() {
+    let origin = Origin::start();
+    for index in 0..20 {
+        origin.put(&format!("films/{index}"), b"x");
+    }
+    let edge = Edge::new(&origin);
+    assert_eq!(edge.once(&[]).code, Some(0));
+    for wrong in [Wrong::Cut(500), Wrong::Stall(500), Wrong::Redirect] {
+        origin.wrong_listing(Some(wrong.clone()));
+        let mut running = edge.start(&[]);
+        running.wait_for(&format!("{wrong:?}"), |it| {
+            it["event"] == "waiting" || it["event"] == "failed"
+        });
+        origin.wrong_listing(None);
+        running.wait_for_event("listed");
+        running.terminate();
+        assert_eq!(edge.names().len(), 20, "{wrong:?}");
+    }
+}
+
+#[test]
+fn an_object_that_changes_while_it_is_fetched_comes_whole_in_one_version() {
+    let origin = Origin::start();
+    origin.put(NAME, &content("1", LENGTH));
+    origin.rate(Some(200_000));
+    let edge = Edge::new(&origin);
+    let mut running = edge.start(&[]);
+    origin.wait_for("GET films/a.ts bytes=", 1);
+    origin.put(NAME, &content("2", LENGTH));
+    origin.rate(None);
+    running.wait_for_name("fetched", "a.ts");
+    running.terminate();
+    let read = edge.read("a.ts").unwrap();
+    assert!(read == content("1", LENGTH) || read == content("2", LENGTH));
+}
