@@ -47,8 +47,8 @@ pub use head_text::HeadText;
 pub use range::{RANGES_MAX, RANGES_UNORDERED_MAX};
 pub use reply::{
     PREFLIGHT_HEADERS_BYTES_MAX, Part, REPLY_TEXT_BYTES_MAX, Reply, ReplyConfig, ReplyOptions,
-    coded_reply, directory_reply, error_page_reply, error_reply, options_reply, push_path_piece,
-    redirect_reply, reply,
+    coded_reply, directory_reply, error_page_reply, error_reply, miss_redirect_reply,
+    options_reply, push_path_piece, redirect_reply, reply,
 };
 pub use request::{
     BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LEADING_EMPTY_LINES_MAX, METHOD_BYTES_MAX, Method,

@@ -172,6 +172,10 @@ counters! {
         pub http_reply_count: u64,
         /// Requests answered 429, because their client's network had reached the `limit` of a site or rule.
         pub http_limited_count: u64,
+        /// Requests whose object was not there.
+        pub http_miss_count: u64,
+        /// Requests of `http_miss_count` that were sent elsewhere (`on_miss`).
+        pub http_miss_redirect_count: u64,
         /// Replies queued with a status of 400 or above.
         pub http_error_count: u64,
         /// Request heads not complete within `head_timeout_seconds`.

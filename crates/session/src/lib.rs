@@ -246,8 +246,22 @@ pub enum LookupError {
     Failed,
 }
 
+/// What a look-up is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LookupPurpose {
+    /// The object that a client asked for. If it is not there, it may be waited for, for so long.
+    Object {
+        /// Zero: not at all.
+        hold: Duration,
+    },
+    /// The same in another coding: without it there is the object as it is.
+    Coding,
+    /// The body of an error.
+    ErrorPage,
+}
+
 /// A path to be looked up in the store; answered by [`Conductor::handle_lookup`], now or later.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LookupPlan {
     /// To be given back.
     pub token: LookupToken,
@@ -256,6 +270,10 @@ pub struct LookupPlan {
     /// Decoded, starts with `/`, without dot segments; of a directory that was asked for, the path
     /// of its index.
     pub path: String,
+    /// Of which site ([`sites::Found::number`]).
+    pub site: u16,
+    /// What for.
+    pub purpose: LookupPurpose,
 }
 
 /// Identifies a look-up under way.

@@ -40,7 +40,7 @@ use names::{NameProblem, Names};
 use networks::Network;
 use proxies::Proxies;
 use redirects::Redirect;
-use rules::{Action, PatternProblem, Rule, Rules};
+use rules::{Action, OnMiss, PatternProblem, Rule, Rules};
 
 /// Most sites.
 pub const SITES_MAX: usize = 4096;
@@ -361,6 +361,15 @@ impl Found<'_> {
     #[must_use]
     pub fn decide(&self, request: &Request<'_>, client: &Client) -> Verdict {
         self.site.decide(self.rule, request, client)
+    }
+
+    /// Where the request is sent (307) if its object is not there; `None`: nowhere.
+    #[must_use]
+    pub fn miss_location(&self, request: &Request<'_>) -> Option<String> {
+        match &self.rule.on_miss {
+            OnMiss::Redirect(to) => to.location(request, ""),
+            OnMiss::NotFound | OnMiss::Hold { .. } => None,
+        }
     }
 }
 

@@ -111,7 +111,8 @@ impl Redirect {
     }
 
     /// How many wildcards of a glob there must be for it.
-    fn wildcards(&self) -> usize {
+    #[must_use]
+    pub fn wildcards(&self) -> usize {
         let numbers = self.pieces.iter().map(|piece| match piece {
             Piece::Variable(Variable::Wildcard(index)) => index + 1,
             _ => 0,

@@ -39,6 +39,23 @@ pub struct Rule {
     pub bandwidth: Option<Bandwidth>,
     /// What is done.
     pub action: Action,
+    /// What is done if it is served and its object is not there.
+    pub on_miss: OnMiss,
+}
+
+/// What is done with a request whose object is not there.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum OnMiss {
+    /// It is told so.
+    #[default]
+    NotFound,
+    /// It is sent elsewhere, where the object is.
+    Redirect(Redirect),
+    /// It waits for the object.
+    Hold {
+        /// How long, milliseconds.
+        milliseconds: u32,
+    },
 }
 
 /// How fast a reply is sent.

@@ -33,6 +33,7 @@ pub mod limiter;
 mod listing;
 mod objects;
 pub mod qlog;
+pub mod requests;
 mod slot_budget;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -61,6 +62,7 @@ use wire::MacAddress;
 use handshakes::{Credit, KEYS_MAX, RECORDS_MAX};
 
 use objects::Objects;
+use requests::{Counted, Missed};
 use slot_budget::SlotBudget;
 use tls::{Handshaker, Loaded};
 use warnings::{Kind, Warning, Warnings, push_errno};
@@ -270,6 +272,23 @@ impl<L: Link, D: Disk> Worker<L, D> {
     pub fn set_unix_time(&mut self, unix_time: UnixTime) {
         self.conductor.set_unix_seconds(unix_time.whole_seconds());
         self.objects.set_unix_time(unix_time);
+    }
+
+    /// Whether it is kept what requests ask for, for [`Worker::take_missed`] and [`Worker::counted`].
+    pub const fn keep_names(&mut self, is_kept: bool) {
+        self.objects.keep_names(is_kept);
+    }
+
+    /// Names that were asked for and are not there, each once, since this was last called.
+    pub fn take_missed(&mut self) -> Vec<Missed> {
+        self.objects.take_missed()
+    }
+
+    /// How often objects were asked for, of those that are asked for most; from which one on, and how many at most.
+    /// Returns from where on there are more.
+    #[must_use]
+    pub fn counted(&self, from: usize, most: usize) -> (Vec<Counted>, Option<usize>) {
+        self.objects.counted(from, most)
     }
 
     /// From now on `log` is told of every request.
@@ -569,7 +588,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         true
     }
 
-    /// Looks up what waited for room in the store, then what is asked now.
+    /// Looks up what waited for room in the store, then what was not there, then what is asked now.
     fn look_up(&mut self, now: Instant) -> bool {
         let mut is_any = false;
         for _ in 0..LOOKUPS_MAX {
@@ -577,6 +596,15 @@ impl<L: Link, D: Disk> Worker<L, D> {
                 break;
             };
             if let Some((token, answer)) = self.objects.ask(now, &mut self.disk, question) {
+                self.conductor.handle_lookup(now, token, answer);
+            }
+            is_any = true;
+        }
+        for _ in 0..LOOKUPS_MAX {
+            let Some(answered) = self.objects.go_on_with_held(now, &mut self.disk) else {
+                break;
+            };
+            if let Some((token, answer)) = answered {
                 self.conductor.handle_lookup(now, token, answer);
             }
             is_any = true;

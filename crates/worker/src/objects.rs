@@ -19,18 +19,21 @@
 use std::collections::VecDeque;
 
 use clock::{Duration, Instant, UnixTime};
-use counters::counters;
+use counters::{Gauge, counters};
 use diskmap::nvme::NamespaceRange;
 use diskmap::{
     DeviceRange, Disk, DiskError, FileIndex, FileLimits, FileSource, FileStatus, PathEnd,
 };
 use session::{
-    DEVICES_MAX, DeviceIndex, LookupError, LookupPlan, LookupToken, Object, ObjectHandle,
+    DEVICES_MAX, DeviceIndex, LookupError, LookupPlan, LookupPurpose, LookupToken, Object,
+    ObjectHandle,
 };
 use store::{
     Attributes, DeviceId, Found, LookUp, Metadata, NamespaceId, Source, Store, StoreRefusal,
     Symlinks,
 };
+
+use crate::requests::{Counted, CountedObjects, Due, HeldLookups, Missed, MissedNames};
 
 /// Longest wait for room in the store. Players time a request out after 10 s or more `[guess]`. A
 /// shorter wait would refuse requests that could still be served; the answer to a longer one would
@@ -97,6 +100,12 @@ pub(super) struct Objects {
     faults: VecDeque<ObjectFault>,
     /// The wall clock, read before this round.
     unix_time: UnixTime,
+    /// Look-ups that wait until their name is there.
+    held: HeldLookups,
+    /// Whether the following two are kept.
+    keeps_names: bool,
+    missed: MissedNames,
+    counted: CountedObjects,
     counters: LookupCounters,
 }
 
@@ -116,6 +125,8 @@ pub(super) struct LookupRequest {
     asked_at: UnixTime,
     /// How often its file has failed to be opened.
     opens: u8,
+    /// Its name was not there, and is waited for up to this time.
+    held_until: Option<Instant>,
 }
 
 counters! {
@@ -126,6 +137,14 @@ counters! {
         pub(super) server_waiting_lookups: u64,
         /// Look-ups refused because they waited too long for room, or too many waited.
         pub(super) server_overdue_lookups: u64,
+        /// Look-ups that waited because their name was not there (`on_miss`, `hold`).
+        pub(super) server_held_lookups: u64,
+        /// Look-ups of `server_held_lookups` whose name came in time.
+        pub(super) server_held_found_lookups: u64,
+        /// Look-ups that wait so now.
+        pub(super) server_holding_lookups: Gauge,
+        /// Names that were not there and were forgotten before anybody asked for them (`/misses`).
+        pub(super) server_forgotten_misses: u64,
     }
 }
 
@@ -155,12 +174,32 @@ impl Objects {
             devices: Vec::with_capacity(DEVICES_MAX),
             faults: VecDeque::with_capacity(FAULTS_MAX),
             unix_time: UnixTime::default(),
+            held: HeldLookups::new(waiting_max),
+            keeps_names: false,
+            missed: MissedNames::default(),
+            counted: CountedObjects::default(),
             counters: LookupCounters::default(),
         }
     }
 
-    pub(super) const fn counters(&self) -> &LookupCounters {
-        &self.counters
+    pub(super) fn counters(&self) -> LookupCounters {
+        LookupCounters {
+            server_holding_lookups: Gauge(self.held.count() as u64),
+            server_forgotten_misses: self.missed.forgotten_count(),
+            ..self.counters
+        }
+    }
+
+    pub(super) const fn keep_names(&mut self, is_kept: bool) {
+        self.keeps_names = is_kept;
+    }
+
+    pub(super) fn take_missed(&mut self) -> Vec<Missed> {
+        self.missed.take()
+    }
+
+    pub(super) fn counted(&self, from: usize, most: usize) -> (Vec<Counted>, Option<usize>) {
+        self.counted.page(from, most)
     }
 
     /// Tells the wall clock's time, from which the age of a file is reckoned that is looked at later.
@@ -189,8 +228,30 @@ impl Objects {
             requested_at: now,
             asked_at: self.unix_time,
             opens: 0,
+            held_until: None,
         };
         self.ask(now, disk, request)
+    }
+
+    /// Goes on with a look-up that was held: its answer, or `None` if that comes later. `None`: nothing is to be done with any.
+    pub(super) fn go_on_with_held<D: Disk>(
+        &mut self,
+        now: Instant,
+        disk: &mut D,
+    ) -> Option<Option<(LookupToken, LookupAnswer)>> {
+        Some(match self.held.poll(now)? {
+            Due::GiveUp(token) => Some((token, Err(LookupError::NotFound))),
+            Due::LookUp(plan, until) => {
+                let request = LookupRequest {
+                    plan,
+                    requested_at: now,
+                    asked_at: self.unix_time,
+                    opens: 0,
+                    held_until: Some(until),
+                };
+                self.ask(now, disk, request)
+            }
+        })
     }
 
     /// The oldest waiting look-up whose device has room or whose deadline has passed, to be tried
@@ -216,7 +277,8 @@ impl Objects {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let queues = self.waiting.iter();
         let waiting = queues.filter_map(|queue| Some(queue.requests.front()?.deadline()));
-        waiting.chain(self.store.poll_timeout()).min()
+        let others = [self.store.poll_timeout(), self.held.poll_timeout()];
+        waiting.chain(others.into_iter().flatten()).min()
     }
 
     /// The oldest fault that was not returned yet.
@@ -248,7 +310,7 @@ impl Objects {
         match answer {
             LookUp::Ready(found) => self.admit_or_ask_again(now, disk, request, found),
             LookUp::Refused(StoreRefusal::Full(device)) => self.wait_for_room(device, request),
-            LookUp::Refused(refusal) => Some(self.refuse(request, refusal)),
+            LookUp::Refused(refusal) => self.refuse(now, request, refusal),
             LookUp::Pending => {
                 self.add_pending(index, request);
                 None
@@ -266,7 +328,10 @@ impl Objects {
         found: Found,
     ) -> Option<(LookupToken, LookupAnswer)> {
         let error = match self.admit(disk, found, request.asked_at) {
-            Ok(object) => return Some((request.plan.token, Ok(object))),
+            Ok(object) => {
+                self.note_found(now, &request);
+                return Some((request.plan.token, Ok(object)));
+            }
             Err(error) => error,
         };
         request.opens += 1;
@@ -316,17 +381,63 @@ impl Objects {
         (token, Err(LookupError::Busy))
     }
 
+    /// What a look-up found.
+    fn note_found(&mut self, now: Instant, request: &LookupRequest) {
+        let LookupRequest {
+            plan, held_until, ..
+        } = request;
+        if self.held.count() > 0 {
+            self.held.on_found(now, plan.directory, &plan.path);
+        }
+        self.counters.server_held_found_lookups += u64::from(held_until.is_some());
+        if self.keeps_names && plan.purpose != LookupPurpose::ErrorPage {
+            let seconds = self.unix_time.whole_seconds();
+            self.counted.count(plan.site, &plan.path, seconds);
+        }
+    }
+
+    /// What a client asked for is not there: it waits, or is told so.
+    fn miss(
+        &mut self,
+        now: Instant,
+        request: LookupRequest,
+        hold: Duration,
+    ) -> Option<(LookupToken, LookupAnswer)> {
+        let LookupRequest {
+            plan, held_until, ..
+        } = request;
+        let is_first = held_until.is_none();
+        if is_first && self.keeps_names {
+            let seconds = self.unix_time.whole_seconds();
+            self.missed.note(plan.site, &plan.path, seconds);
+        }
+        let until = held_until.unwrap_or(now + hold);
+        match self.held.hold(now, plan, until) {
+            Ok(()) => {
+                self.counters.server_held_lookups += u64::from(is_first);
+                None
+            }
+            Err(token) => Some((token, Err(LookupError::NotFound))),
+        }
+    }
+
     /// Refuses a look-up. A missing file or a directory is no fault.
     fn refuse(
         &mut self,
+        now: Instant,
         request: LookupRequest,
         refusal: StoreRefusal,
-    ) -> (LookupToken, LookupAnswer) {
+    ) -> Option<(LookupToken, LookupAnswer)> {
+        if let (StoreRefusal::NotFound, LookupPurpose::Object { hold }) =
+            (&refusal, request.plan.purpose)
+        {
+            return self.miss(now, request, hold);
+        }
         let LookupPlan { token, path, .. } = request.plan;
         if !matches!(refusal, StoreRefusal::NotFound | StoreRefusal::Directory) {
             self.note_fault(path, FaultKind::LookUp(refusal));
         }
-        (token, Err(lookup_error(refusal)))
+        Some((token, Err(lookup_error(refusal))))
     }
 
     /// The next late answer, with its token.
@@ -347,7 +458,7 @@ impl Objects {
                 }
                 Ok(found) => self.admit_or_ask_again(now, disk, request, found),
                 Err(StoreRefusal::Full(device)) => self.wait_for_room(device, request),
-                Err(refusal) => Some(self.refuse(request, refusal)),
+                Err(refusal) => self.refuse(now, request, refusal),
             };
             if answer.is_some() {
                 return answer;

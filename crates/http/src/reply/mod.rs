@@ -259,6 +259,29 @@ pub fn redirect_reply(
     Reply { status, close }
 }
 
+/// Replies by 307 to a request whose object is somewhere else for now, at `location`. It is not kept by caches: the
+/// object may be here when it is asked for next. So fields that objects have (`Cache-Control`) are not said of it.
+pub fn miss_redirect_reply(
+    location: &str,
+    request: &Request<'_>,
+    options: &ReplyOptions<'_>,
+    text: &mut Vec<u8>,
+    parts: &mut Vec<Part>,
+) -> Reply {
+    let (status, head_only) = (Status::TemporaryRedirect, request.method == Method::Head);
+    let close = !(request.keep_alive && options.keep_alive);
+    if location.len() > TARGET_BYTES_MAX {
+        return error_reply(Status::UriTooLong, head_only, close, options, text, parts);
+    }
+    let mut writer = Writer::new(text, parts);
+    writer.common_head(status, options, close);
+    writer.field("Location", location);
+    writer.field("Cache-Control", "no-store");
+    writer.status_body(status, head_only);
+    writer.flush();
+    Reply { status, close }
+}
+
 impl Request<'_> {
     /// Appends the path as a URI has it.
     pub fn push_path(&self, location: &mut String) {

@@ -12,4 +12,5 @@ pub(crate) mod metrics;
 pub(crate) mod monitoring;
 pub(crate) mod output;
 pub(crate) mod report;
+pub(crate) mod requests;
 pub(crate) mod trace;

@@ -67,8 +67,8 @@ pub(crate) struct Source {
     settings: Settings,
     files: OperatorFiles,
     tls: Option<tls::Source>,
-    /// Of the sites so far; `None`: requests are not counted by site.
-    labels: Option<RefCell<SiteLabels>>,
+    /// Of the sites so far.
+    labels: RefCell<SiteLabels>,
 }
 
 impl Source {
@@ -78,12 +78,11 @@ impl Source {
     /// As [`tls::Source::new`].
     pub(crate) fn new(settings: &Settings, files: OperatorFiles) -> Result<Self, Failure> {
         let tls = settings.https.as_ref().map(tls::Source::new).transpose()?;
-        let counts_by_site = settings.conductor.counts_by_site;
         Ok(Self {
             settings: settings.clone(),
             files,
             tls,
-            labels: counts_by_site.then(RefCell::default),
+            labels: RefCell::default(),
         })
     }
 
@@ -175,14 +174,11 @@ impl Source {
             .transpose()
             .map_err(|failure| failures.extend(failure.into_reasons()));
         Failure::all(failures)?;
-        let mut configuration = Configuration::of(settings);
-        if let Some(labels) = &self.labels {
-            let mut labels = labels.borrow_mut();
-            let names = settings.sites.iter().filter_map(|site| site.first_name());
-            let numbers: Vec<u16> = names.map(|name| labels.number(name)).collect();
-            sites = sites.with_numbers(&numbers);
-            configuration = configuration.with_site_labels(labels.clone());
-        }
+        let mut labels = self.labels.borrow_mut();
+        let names = settings.sites.iter().filter_map(|site| site.first_name());
+        let numbers: Vec<u16> = names.map(|name| labels.number(name)).collect();
+        sites = sites.with_numbers(&numbers);
+        let configuration = Configuration::of(settings).with_site_labels(labels.clone());
         Ok(Loaded {
             tls: tls.ok().flatten(),
             sites: Arc::new(sites),

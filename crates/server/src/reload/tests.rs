@@ -217,15 +217,3 @@ fn a_site_is_counted_by_the_same_number_after_a_reload() {
     let labels = loaded.configuration.site_labels().clone().into_labels();
     assert_eq!(labels, ["(other)", "a.example", "b.example", "c.example"]);
 }
-
-#[test]
-fn sites_have_no_numbers_if_they_are_not_counted() {
-    let files = Files::new();
-    let source = source(&files, "[[site]]\nnames = [\"a.example\"]\n");
-    let loaded = source.load_first().unwrap();
-    let head = b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n";
-    let http::Parsed::Complete { request, .. } = http::parse_request(head) else {
-        panic!("a whole head");
-    };
-    assert_eq!(loaded.sites.number(&request), 0);
-}

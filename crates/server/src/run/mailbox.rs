@@ -15,11 +15,12 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use session::Stray;
 use sites::Sites;
 
-use crate::observe::connections::Question;
+use crate::observe::connections;
 use crate::observe::report::Pair;
 use crate::observe::trace::PeerTrace;
 use crate::take_over::packets::ToPredecessor;
 use worker::FrameWatch;
+use worker::requests::{Counted, Missed};
 use worker::tls::Loaded;
 
 /// Questions that wait at most: one of each thread that asks, of which there are as many.
@@ -28,6 +29,17 @@ pub(crate) const QUESTIONS_MAX: usize = 4;
 /// Segments of other workers that wait at most, each of 64 KB at most: some rounds' worth. Beyond that they
 /// are lost, as in a router that is too busy.
 pub(crate) const STRAYS_MAX: usize = 1024;
+
+/// What those who ask want to know of a worker.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// A page of its connections.
+    Connections(connections::Question),
+    /// Names that were asked for and are not there: they are told once.
+    Missed(SyncSender<Vec<Missed>>),
+    /// How often objects are asked for, from this one on, and from where on there are more.
+    Counted(usize, SyncSender<(Vec<Counted>, Option<usize>)>),
+}
 
 /// What the supervisor has a worker do.
 #[derive(Debug)]

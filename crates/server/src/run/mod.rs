@@ -34,7 +34,7 @@ use worker::{Step, Worker, WorkerError};
 use self::busy_poll::BusyPoll;
 use self::coalescing::{Coalescing, Pauses, Sleep};
 use self::link_watch::LinkWatch;
-use self::mailbox::{Command, MailSender, Mailbox, QUESTIONS_MAX, STRAYS_MAX, Waker};
+use self::mailbox::{Command, MailSender, Mailbox, QUESTIONS_MAX, Question, STRAYS_MAX, Waker};
 use self::wait::{EMPTY_ROUNDS, Source};
 use crate::failure::Failure;
 use crate::observe::metrics::Page;
@@ -45,6 +45,9 @@ use crate::take_over::packets::{Packets, Passed};
 /// Longest sleep. The removal of an interface wakes no poll, so an idle server asks once a second,
 /// which does not show in its processor time.
 pub(crate) const IDLE_SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Most objects whose counts a worker tells at once: some microseconds.
+const COUNTED_PAGE_MAX: usize = 512;
 
 /// Most rounds that send the last resets: enough for every possible connection, at
 /// [`worker::TRANSMIT_FRAMES_MAX`] a round.
@@ -143,8 +146,9 @@ enum Flow {
 impl<L: Link, D: Disk> Serving<L, D> {
     /// Ready to [`Serving::run`].
     #[must_use]
-    pub(crate) fn new(worker: Worker<L, D>, drive: Drive) -> Self {
+    pub(crate) fn new(mut worker: Worker<L, D>, drive: Drive) -> Self {
         let counters = Counters::default();
+        worker.keep_names(drive.has_readers);
         let pairs = all_counters(&worker, &counters);
         let sites = worker.site_counters().len();
         Self {
@@ -279,8 +283,18 @@ impl<L: Link, D: Disk> Serving<L, D> {
             let Some(question) = self.mailbox.poll_question() else {
                 break;
             };
-            let page = question.page_of(&self.worker, now);
-            question.answer(page);
+            // Whoever asked may be gone.
+            match question {
+                Question::Connections(question) => {
+                    let page = question.page_of(&self.worker, now);
+                    question.answer(page);
+                }
+                Question::Missed(reply) => drop(reply.try_send(self.worker.take_missed())),
+                Question::Counted(from, reply) => {
+                    let page = self.worker.counted(from, COUNTED_PAGE_MAX);
+                    drop(reply.try_send(page));
+                }
+            }
         }
         Flow::Continue
     }

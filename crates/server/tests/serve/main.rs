@@ -12,6 +12,7 @@
 mod addresses;
 mod lab;
 mod live;
+mod misses;
 mod monitoring;
 mod privileges;
 mod raw;

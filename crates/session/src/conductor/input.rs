@@ -5,14 +5,15 @@
 
 use core::net::IpAddr;
 
-use clock::Instant;
+use clock::{Duration, Instant};
 use http::{Coding, Method, Parsed, Request, Status};
 use sites::Verdict;
+use sites::rules::OnMiss;
 
 use super::Conductor;
 use super::replies::ReplyDraft;
 use crate::client::{Client, Exchange, HeldRequest, low_micros};
-use crate::{Config, LookupPlan, LookupToken, TlsToken};
+use crate::{Config, LookupPlan, LookupPurpose, LookupToken, TlsToken};
 
 impl Conductor {
     /// Processes what arrived: opens the client's records and parses its requests.
@@ -123,6 +124,8 @@ impl Conductor {
                 path,
                 coding,
                 is_private,
+                site,
+                hold,
             }) => {
                 if let Some(client) = self.connections.clients.entry_mut(index) {
                     client.exchange = Exchange::LookUp(HeldRequest { coding, ..held });
@@ -131,6 +134,12 @@ impl Conductor {
                         token: token_of(client.token(index)),
                         directory,
                         path,
+                        site,
+                        purpose: match (held.error, coding) {
+                            (Some(_), _) => LookupPurpose::ErrorPage,
+                            (None, Some(_)) => LookupPurpose::Coding,
+                            (None, None) => LookupPurpose::Object { hold },
+                        },
                     });
                 }
             }
@@ -158,6 +167,8 @@ impl Conductor {
                     path: place.path.unwrap_or_default(),
                     coding: None,
                     is_private: false,
+                    site: 0,
+                    hold: Duration::ZERO,
                 };
                 let held = HeldRequest { error, ..held };
                 self.ask_or_answer(now, index, held, Ok(page));
@@ -169,6 +180,25 @@ impl Conductor {
                 &Verdict::Refuse(held.error.unwrap_or(status)),
             ),
         }
+    }
+
+    /// Sends a client where an object is that is not here. Whether there is such a place.
+    pub(super) fn redirect_miss(&mut self, now: Instant, index: u32, held: HeldRequest) -> bool {
+        let client = self.connections.clients.entry(index);
+        let request = client.filter(|_| held.error.is_none()).and_then(request_of);
+        let Some(request) = request else {
+            return false;
+        };
+        self.telemetry.counters.http_miss_count += 1;
+        let found = self.config.sites.find(&request, &mut self.draft.last_rule);
+        let Some(location) = found.miss_location(&request) else {
+            return false;
+        };
+        self.telemetry.counters.http_miss_redirect_count += 1;
+        self.queue(now, index, held, None, |request, options, text, parts| {
+            http::miss_redirect_reply(&location, request, options, text, parts)
+        });
+        true
     }
 
     /// Asks for an object that is not there in the coding that was asked for: in the next, or as it is. Whether
@@ -234,6 +264,9 @@ pub(super) struct Asked {
     path: String,
     coding: Option<Coding>,
     is_private: bool,
+    site: u16,
+    /// How long it is waited for if it is not there.
+    hold: Duration,
 }
 
 /// What to look up for a client's request, or how it is answered without. `after`: that coding was not there, and none
@@ -260,11 +293,17 @@ fn decide(
             let coding = codings.next();
             let mut path = request.into_object_path(place.path);
             path.push_str(coding.map_or("", Coding::suffix));
+            let hold = match found.rule.on_miss {
+                OnMiss::Hold { milliseconds } => Duration::from_millis(milliseconds.into()),
+                OnMiss::NotFound | OnMiss::Redirect(_) => Duration::ZERO,
+            };
             Ok(Asked {
                 directory: place.directory,
                 path,
                 coding,
                 is_private: place.is_private,
+                site: found.number(),
+                hold,
             })
         }
         verdict => Err(verdict),

@@ -83,6 +83,7 @@ impl Conductor {
             Ok(object) => self.queue_object(now, index, held, &object),
             Err(LookupError::NotFound | LookupError::Directory)
                 if self.ask_without(now, index, held) => {}
+            Err(LookupError::NotFound) if self.redirect_miss(now, index, held) => {}
             Err(LookupError::Directory) if held.error.is_none() => {
                 self.queue(now, index, held, None, refuse_directory);
             }

@@ -1,5 +1,6 @@
 //! The worker, one round at a time.
 
+mod misses;
 mod objects;
 mod overload;
 mod strays;

@@ -2,7 +2,7 @@
 
 use clock::{Duration, Instant};
 use diskmap::sim::SimDisk;
-use session::{LookupError, LookupPlan, LookupToken, Object, ObjectHandle};
+use session::{LookupError, LookupPlan, LookupPurpose, LookupToken, Object, ObjectHandle};
 use store::{Catalogue, CatalogueEntry, Metadata, Store, StoreConfig};
 
 use super::super::objects::{LOOKUP_WAIT_MAX, OPENS_MAX, Objects};
@@ -10,6 +10,9 @@ use super::warnings::told;
 use crate::testing::{FILE_BYTES, Setup, World, content, find_head_end};
 use wire::{SeqNumber, TcpFlags};
 
+const OBJECT: LookupPurpose = LookupPurpose::Object {
+    hold: Duration::ZERO,
+};
 const NOW: Instant = Instant::from_millis(1);
 /// Files of device 0; those behind them are on device 1.
 const HERE_FILES: u32 = 200;
@@ -71,6 +74,8 @@ impl Crowd {
             token: LookupToken(u64::try_from(connection).unwrap()),
             directory: 0,
             path: format!("/{}", self.next_file),
+            site: 0,
+            purpose: OBJECT,
         };
         self.next_file += 1;
         let answer = self.objects.look_up(now, &mut self.disk, plan);
@@ -125,6 +130,8 @@ fn a_file_that_changes_before_it_is_open_is_looked_up_again_some_times() {
             token: LookupToken(0),
             directory: 0,
             path: "/0".to_owned(),
+            site: 0,
+            purpose: OBJECT,
         };
         let mut answer = crowd.objects.look_up(NOW, &mut crowd.disk, plan);
         if answers_later {
@@ -219,6 +226,8 @@ fn as_many_look_ups_wait_as_there_may_be_connections() {
         token: LookupToken(2),
         directory: 0,
         path: "/100".into(),
+        site: 0,
+        purpose: OBJECT,
     };
     let answer = crowd.objects.look_up(NOW, &mut crowd.disk, plan);
     assert!(

@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 use diskmap::Disk;
 use link::Link;
 use session::PageLimits;
+use worker::requests::{Counted, Missed};
 use worker::{Page, Worker};
 
 use crate::observe::trace::Peers;
-use crate::run::mailbox::{Command, MailSender};
+use crate::run::mailbox::{self, Command, MailSender};
 
 /// Rows of one page.
 pub(crate) const PAGE_ROWS_MAX: usize = 64;
@@ -176,6 +177,33 @@ impl Asker {
         }
     }
 
+    /// Names that were asked for and are not there, of all workers; those are not told again. `None`: a worker did not answer
+    /// by `deadline`, after `take` had those of others.
+    #[must_use]
+    pub(crate) fn missed(&self, deadline: Instant, mut take: impl FnMut(Missed)) -> Option<()> {
+        for worker in &self.workers {
+            let missed = put(worker, mailbox::Question::Missed, deadline)?;
+            missed.into_iter().for_each(&mut take);
+        }
+        Some(())
+    }
+
+    /// How often objects are asked for, by worker. `None`: a worker did not answer by `deadline`.
+    #[must_use]
+    pub(crate) fn counted(&self, deadline: Instant) -> Option<Vec<Counted>> {
+        let mut all = Vec::new();
+        for worker in &self.workers {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                let question = |reply| mailbox::Question::Counted(place, reply);
+                let (page, next) = put(worker, question, deadline)?;
+                all.extend(page);
+                from = next;
+            }
+        }
+        Some(all)
+    }
+
     /// The lines of JSON that answer `query`: one for each connection, and, if there are more than
     /// may be listed, one that says where to go on. `None`: a worker did not answer by `deadline`.
     #[must_use]
@@ -215,14 +243,25 @@ fn ask(
     limits: PageLimits,
     deadline: Instant,
 ) -> Option<Page> {
-    let (reply, answer) = sync_channel(1);
-    let question = Question {
-        from,
-        peers,
-        limits,
-        reply,
+    let question = |reply| {
+        mailbox::Question::Connections(Question {
+            from,
+            peers,
+            limits,
+            reply,
+        })
     };
-    if !worker.ask(question) {
+    put(worker, question, deadline)
+}
+
+/// Puts a question to a worker, and waits for the answer.
+fn put<T>(
+    worker: &MailSender,
+    question: impl FnOnce(SyncSender<T>) -> mailbox::Question,
+    deadline: Instant,
+) -> Option<T> {
+    let (reply, answer) = sync_channel(1);
+    if !worker.ask(question(reply)) {
         return None;
     }
     let left: Duration = deadline.saturating_duration_since(Instant::now());

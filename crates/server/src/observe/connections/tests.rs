@@ -17,7 +17,7 @@ use super::{
 };
 use crate::observe::output::tests::LONG;
 use crate::observe::trace::Peers;
-use crate::run::mailbox::{Mailbox, mailbox};
+use crate::run::mailbox::{self, Mailbox, mailbox};
 use crate::run::wait::{Source, wait};
 
 /// A connection that has just been established.
@@ -67,7 +67,7 @@ pub(crate) fn worker(mailbox: Mailbox, connections: u32) -> JoinHandle<usize> {
             let source = Source::readable(mailbox.sleeper().fd());
             assert!(wait(&[source], Some(LONG)).unwrap().is_any(), "nobody asks");
             mailbox.sleeper().drain();
-            let Some(question) = mailbox.poll_question() else {
+            let Some(mailbox::Question::Connections(question)) = mailbox.poll_question() else {
                 return pages;
             };
             let mut rows = Vec::new();
@@ -86,8 +86,8 @@ pub(crate) fn worker(mailbox: Mailbox, connections: u32) -> JoinHandle<usize> {
 }
 
 /// A question whose answer nobody waits for.
-pub(crate) fn question() -> Question {
-    Question {
+pub(crate) fn question() -> mailbox::Question {
+    mailbox::Question::Connections(Question {
         from: 0,
         peers: None,
         limits: PageLimits {
@@ -95,7 +95,7 @@ pub(crate) fn question() -> Question {
             places_max: 1,
         },
         reply: sync_channel(1).0,
-    }
+    })
 }
 
 /// Asks workers with so many connections each.
@@ -202,7 +202,10 @@ fn a_worker_that_does_not_answer_is_given_up() {
     let query = Query::parse(b"").unwrap();
     assert_eq!(asker.lines(&query, Instant::now()), None);
     // The question is still there, and its answer goes nowhere.
-    mailbox.poll_question().unwrap().answer(Page {
+    let Some(mailbox::Question::Connections(question)) = mailbox.poll_question() else {
+        panic!("it is gone");
+    };
+    question.answer(Page {
         rows: Vec::new(),
         next: None,
     });
@@ -248,7 +251,7 @@ fn listed(world: &World, query: &str) -> Vec<serde_json::Value> {
     let query = Query::parse(query.as_bytes()).unwrap();
     let asking = thread::spawn(move || asker.lines(&query, Instant::now() + LONG));
     while !asking.is_finished() {
-        if let Some(question) = mailbox.poll_question() {
+        if let Some(mailbox::Question::Connections(question)) = mailbox.poll_question() {
             let page = question.page_of(&world.worker, world.now);
             question.answer(page);
         }

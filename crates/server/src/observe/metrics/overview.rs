@@ -147,13 +147,16 @@ impl Overview {
         Histograms::MEANINGS.iter().zip(sums)
     }
 
+    /// The label of each site, by its number.
+    pub(crate) fn site_labels(&self) -> Vec<String> {
+        let configuration = self.configuration.lock();
+        let configuration = configuration.unwrap_or_else(PoisonError::into_inner);
+        configuration.site_labels().clone().into_labels()
+    }
+
     /// The label of each site, and what all workers counted of it; empty: requests are not counted by site.
     pub(crate) fn sites(&self) -> Vec<(String, SiteCounters)> {
-        let labels = {
-            let configuration = self.configuration.lock();
-            let configuration = configuration.unwrap_or_else(PoisonError::into_inner);
-            configuration.site_labels().clone().into_labels()
-        };
+        let labels = self.site_labels();
         let mut pages = self.workers.iter().map(|page| page.sites());
         let mut sums: Vec<SiteCounters> = pages.next().into_iter().flatten().collect();
         for page in pages {

@@ -1,4 +1,4 @@
-//! What is told by site (`metrics_by_site`): how sites are numbered, and the metrics that have a label `site`.
+//! What is told by site: how sites are numbered, and the metrics that have a label `site` (`metrics_by_site`).
 //!
 //! A site's label is its first name. It keeps its number while the process runs, also when a reload removes it or moves it
 //! in the file, so that its counters only grow. Bound: [`SITES_COUNTED_MAX`] labels; sites that come later share

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::text::{FileText, name_of};
 use super::{Amount, CertificateTable};
 use crate::failure::Failure;
-use crate::settings::sites::{LimitTable, LinkTable, RuleTable, SiteTable};
+use crate::settings::sites::{LimitTable, LinkTable, MissTable, RuleTable, SiteTable};
 use crate::settings::table::FileConfig;
 
 /// Most characters of a value that a message repeats.
@@ -106,7 +106,10 @@ const NGINX: [(&str, &str); 42] = [
     ("ssl_certificate", "cert of [[certificate]]"),
     ("ssl_certificate_key", "key of [[certificate]]"),
     ("ssl_session_ticket_key", "ticket_keys"),
-    ("try_files", "nothing for $uri =404; there is no other"),
+    (
+        "try_files",
+        "nothing for $uri =404, else on_miss = { redirect = \"URL\" }",
+    ),
     (
         "worker_connections",
         "connections_max, of all workers together",
@@ -115,12 +118,13 @@ const NGINX: [(&str, &str); 42] = [
 ];
 
 /// Every table, for keys that are written in another than theirs.
-const TABLES: [(&str, &[&str]); 6] = [
+const TABLES: [(&str, &[&str]); 7] = [
     (FileConfig::NAME, FileConfig::KEYS),
     (CertificateTable::NAME, CertificateTable::KEYS),
     (SiteTable::NAME, SiteTable::KEYS),
     (RuleTable::NAME, RuleTable::KEYS),
     (LimitTable::NAME, LimitTable::KEYS),
+    (MissTable::NAME, MissTable::KEYS),
     (LinkTable::NAME, LinkTable::KEYS),
 ];
 

@@ -82,7 +82,7 @@ fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
         "a.toml:2:1: [[certificate]]: key is missing beside cert \"a\"\n",
         "a.toml:4:1: http: unknown key inside [[certificate]]; it is a key of the file: write it above the \
          first line with a [table]\n",
-        "a.toml:8:1: redirect: unknown key inside [[site]]; it is a key of [[site.rule]]\n",
+        "a.toml:8:1: redirect: unknown key inside [[site]]; it is a key of [[site.rule]] and of on_miss\n",
         "a.toml:12:1: statsu: unknown key inside [[site.rule]]; did you mean status?\n",
         "a.toml:13:10: key: unknown key inside link; did you mean keys?\n",
         "a.toml:13:8: site 1, rule 1: link: keys is missing; name a file with a secret in each line\n",

@@ -8,6 +8,7 @@
 
 mod cors;
 mod limits;
+mod misses;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,11 +22,12 @@ use sites::links::{Expression, LinkForm, LinkKey, Links};
 use sites::names::NameProblem;
 use sites::networks::SourceFilter;
 use sites::redirects::Redirect;
-use sites::rules::{Action, Folder, PATTERNS_MAX, RULES_MAX, Rule};
+use sites::rules::{Action, Folder, OnMiss, PATTERNS_MAX, RULES_MAX, Rule};
 use sites::{NAMES_MAX, SITES_MAX, Site, SiteProblem, Sites};
 
 use self::cors::CorsChoice;
 use self::limits::{resolve_bandwidth, resolve_limit, resolve_rate};
+use self::misses::{MissChoice, resolve_on_miss};
 use super::file::{Amount, FileText, Reader, Table, Value, Written};
 use super::problems::Problems;
 use super::sources::resolve_list;
@@ -168,6 +170,19 @@ table! {
         bandwidth: Amount, "rate, like `\"2Gbit/s\"`, or bytes a second", "10 kB/s to 100 GB/s",
             "Most that all connections together are sent. A site's is for all of it, but for rules with one of their \
              own, which is beside it.";
+        on_miss: MissChoice, "string or table", "`\"404\"`, or see below",
+            "What is done when there is no such file or object.";
+    }
+}
+
+table! {
+    /// `on_miss` of a site or a rule.
+    MissTable, "on_miss" {
+        redirect: String, "string", "a URL, or a path",
+            "Where such requests are sent (307), as `redirect` of a rule has it, without `$1` to `$9`; `{path}` stands for path \
+             and query, like `$request_uri`. No cache keeps it.";
+        hold: Amount, "duration, like `\"5s\"`, or seconds", "100 ms to 30 s",
+            "How long such requests wait for it: what comes in time is sent, else they get 404.";
     }
 }
 
@@ -210,11 +225,12 @@ table! {
 pub(crate) fn documentation() -> String {
     format!(
         "`[[site]]`:\n\n{}\n`[[site.rule]]`:\n\n{}\n`[[site]]`, and `[[site.rule]]` in place of its site's:\n\n{}\n\
-         `limit` of a site or a rule:\n\n{}\n`link` of a rule:\n\n{}",
+         `limit` of a site or a rule:\n\n{}\n`on_miss` of a site or a rule:\n\n{}\n`link` of a rule:\n\n{}",
         SiteTable::documentation(),
         RuleTable::documentation(),
         SharedTable::documentation(),
         LimitTable::documentation(),
+        MissTable::documentation(),
         LinkTable::documentation()
     )
 }
@@ -313,6 +329,7 @@ struct Level {
     lines: Vec<String>,
     replies: ReplyConfig,
     bandwidth: Option<Bandwidth>,
+    on_miss: OnMiss,
     /// Its own; none of above.
     limit: Option<Limit>,
 }
@@ -338,6 +355,8 @@ impl SharedTable {
         level.limit = problems.take(resolve_limit(self.limit, place));
         let bandwidth = problems.take(resolve_bandwidth(self.bandwidth, place));
         level.bandwidth = bandwidth.or(level.bandwidth);
+        let on_miss = problems.take(resolve_on_miss(self.on_miss, place));
+        level.on_miss = on_miss.unwrap_or(level.on_miss);
         level
     }
 
@@ -413,6 +432,7 @@ pub(super) fn resolve(
         lines,
         replies: settings.replies.clone(),
         bandwidth: None,
+        on_miss: OnMiss::NotFound,
         limit: None,
     };
     let sites = tables.into_iter().enumerate().map(|(index, table)| {
@@ -535,6 +555,7 @@ fn resolve_site(
             folder: resolve_folder("", &level.root, &place)?,
             limit: level.limit,
             bandwidth: level.bandwidth,
+            on_miss: level.on_miss,
             ..Rule::default()
         },
     };
@@ -649,6 +670,7 @@ fn resolve_rule(
         links: None,
         folder: resolve_folder(&cut, &level.root, place)?,
         action: resolve_action(table.redirect, table.status, place)?,
+        on_miss: level.on_miss,
     };
     let link = table
         .link

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use super::{Bench, OBJECT_BYTES, PEER_ADDRESS, Peer, assert_is_object, config, object};
-use crate::{Config, LookupError, SiteCounters};
+use crate::{Config, LookupError, LookupPlan, LookupPurpose, SiteCounters};
 use clock::Duration;
 use counters::Value as _;
-use http::{Coding, ReplyConfig, Status};
+use http::{Coding, ExtraFields, ReplyConfig, Status};
 use sites::limits::{Limit, RequestRate};
 use sites::links::{LinkForm, LinkKey, Links};
 use sites::networks::{Network, SourceFilter};
-use sites::rules::{Rate, Rule};
+use sites::redirects::Redirect;
+use sites::rules::{OnMiss, Rate, Rule};
 use sites::{Site, Sites};
 use wire::TcpFlags;
 
@@ -632,4 +633,87 @@ fn a_reply_that_begins_anew_is_counted_by_site_once() {
     assert_eq!(bench.conductor.counters().session_reply_anew_count, 1);
     let sent = peer.received.len() as u64;
     assert_eq!(counted(&bench, 2), (1, sent, [1, 0, 0, 0], 1));
+}
+
+/// What `/object` says when it is not there, and the look-ups of it.
+fn missed(rule: Rule, request: &str) -> (Peer, Bench, Vec<LookupPlan>) {
+    let site = Site {
+        error_pages: vec![(Status::NotFound, "/404.html".into())],
+        rules: vec![(vec!["/object".into()], rule)],
+        ..Site::default()
+    };
+    let mut bench = Bench::with(with_site(site), 8);
+    let mut peer = Peer::connect(&mut bench, 1000);
+    let flags = TcpFlags::ACK.union(TcpFlags::PSH);
+    peer.send(&mut bench, flags, request.as_bytes());
+    let mut plans = Vec::new();
+    while let Some(plan) = bench.conductor.poll_lookup() {
+        let now = bench.now;
+        let answer = Err(LookupError::NotFound);
+        bench.conductor.handle_lookup(now, plan.token, answer);
+        plans.push(plan);
+    }
+    bench.turn();
+    peer.drain(&mut bench);
+    (peer, bench, plans)
+}
+
+#[test]
+fn who_asks_for_what_is_not_there_is_sent_where_it_is() {
+    let to = "https://origin.example$request_uri";
+    let mut extra_fields = ExtraFields::default();
+    extra_fields.push("Cache-Control: max-age=9").unwrap();
+    let replies = ReplyConfig {
+        extra_fields,
+        precompressed: vec![Coding::Gzip],
+        ..ReplyConfig::default()
+    };
+    let rule = Rule {
+        replies,
+        on_miss: OnMiss::Redirect(Redirect::new(307, to).unwrap()),
+        ..Rule::default()
+    };
+    let request = "GET /%6fbject?a=%20b HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n";
+    let (peer, bench, plans) = missed(rule, request);
+    let (head, _) = peer.head_and_rest();
+    assert!(
+        head.starts_with("HTTP/1.1 307 Temporary Redirect\r\n"),
+        "{head}"
+    );
+    let location = "\r\nLocation: https://origin.example/object?a=%20b\r\n";
+    assert!(head.contains(location), "{head}");
+    assert!(head.contains("\r\nCache-Control: no-store\r\n"), "{head}");
+    assert!(!head.contains("max-age"), "{head}");
+    // All codings are looked for before, and no body of an error.
+    let asked = plans.iter().map(|plan| (&*plan.path, plan.purpose));
+    let object = LookupPurpose::Object {
+        hold: Duration::ZERO,
+    };
+    let expected = [("/object.gz", LookupPurpose::Coding), ("/object", object)];
+    assert_eq!(asked.collect::<Vec<_>>(), expected);
+    let counters = bench.conductor.counters();
+    assert_eq!(
+        (counters.http_miss_count, counters.http_miss_redirect_count),
+        (1, 1)
+    );
+    assert_eq!(counters.http_error_count, 0);
+}
+
+#[test]
+fn what_may_be_waited_for_is_told_to_the_store_and_is_404_after_that() {
+    let rule = Rule {
+        on_miss: OnMiss::Hold { milliseconds: 1500 },
+        ..Rule::default()
+    };
+    let (peer, bench, plans) = missed(rule, REQUEST);
+    assert_eq!(status(&peer), "404");
+    let hold = Duration::from_millis(1500);
+    let purposes: Vec<_> = plans.iter().map(|plan| plan.purpose).collect();
+    let expected = [LookupPurpose::Object { hold }, LookupPurpose::ErrorPage];
+    assert_eq!(purposes, expected);
+    let counters = bench.conductor.counters();
+    assert_eq!(
+        (counters.http_miss_count, counters.http_miss_redirect_count),
+        (1, 0)
+    );
 }

@@ -30,6 +30,7 @@ use super::{Health, text};
 use crate::failure::Failure;
 use crate::observe::capture::{self, CaptureKind, CaptureQuery};
 use crate::observe::connections::{Asker, Query};
+use crate::observe::requests::{Instance, Misses, counts, parse_after};
 use crate::run::mailbox::QUESTIONS_MAX;
 
 /// Connections open at once. For one more, the one is closed that has been silent for longest.
@@ -44,7 +45,15 @@ pub(crate) const HEAD_TIME_MAX: Duration = Duration::from_secs(2);
 const LINES_TYPE: &str = "application/x-ndjson";
 const JSON_TYPE: &str = "application/json";
 /// What has viewers in it, or names files of the host.
-const THIS_HOST_ONLY: [&str; 5] = ["/connections", "/config", "/sites", "/pcap", "/trace"];
+const THIS_HOST_ONLY: [&str; 7] = [
+    "/connections",
+    "/config",
+    "/sites",
+    "/pcap",
+    "/trace",
+    "/misses",
+    "/counts",
+];
 /// Plots what `/metrics` says; it needs nothing from elsewhere.
 const PAGE: &str = include_str!("page.html");
 /// Pause after no connection could be taken, for want of descriptors for example.
@@ -110,12 +119,12 @@ impl Listener {
         self.socket.set_nonblocking(true).map_err(refuse)?;
         let (lists, wanted) = sync_channel(THREADS);
         let wanted = Arc::new(Mutex::new(wanted));
+        let lister = Lister::new(overview, asker.clone());
         for _ in 0..THREADS {
-            let (wanted, asker) = (Arc::clone(&wanted), asker.clone());
-            let overview = Arc::clone(overview);
+            let (wanted, lister) = (Arc::clone(&wanted), lister.clone());
             let thread = thread::Builder::new().name("atlas-lists".into());
             thread
-                .spawn(move || make_lists(&wanted, &overview, &asker))
+                .spawn(move || make_lists(&wanted, &lister))
                 .map_err(refuse)?;
         }
         let mut server = Server {
@@ -172,10 +181,19 @@ enum State {
 enum Answer {
     /// This.
     Reply(String),
-    /// The connections.
-    List { query: Query, head_only: bool },
+    /// What workers must be asked for.
+    List { list: Listed, head_only: bool },
     /// What one client and the server say.
     Capture(CaptureQuery),
+}
+
+/// What is listed.
+enum Listed {
+    Connections(Query),
+    /// Names that are not there, whose numbers are greater than this one.
+    Misses(u64),
+    /// How often objects are asked for.
+    Counts,
 }
 
 /// What somebody waits for longer.
@@ -186,8 +204,17 @@ struct List {
 }
 
 enum Wanted {
-    Connections { query: Query, head_only: bool },
+    List { list: Listed, head_only: bool },
     Capture(CaptureQuery),
+}
+
+/// What those who list share.
+#[derive(Clone)]
+struct Lister {
+    overview: Arc<Overview>,
+    asker: Asker,
+    instance: Instance,
+    misses: Arc<Mutex<Misses>>,
 }
 
 impl Server {
@@ -317,7 +344,7 @@ impl Server {
             }
             let wanted = match answer(head, &self.overview, client.peer) {
                 Answer::Reply(reply) => Err(reply),
-                Answer::List { query, head_only } => Ok(Wanted::Connections { query, head_only }),
+                Answer::List { list, head_only } => Ok(Wanted::List { list, head_only }),
                 Answer::Capture(query) => Ok(Wanted::Capture(query)),
             };
             let reply = match wanted {
@@ -375,29 +402,31 @@ fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A thread that lists connections, one request after the other.
-fn make_lists(wanted: &Mutex<Receiver<List>>, overview: &Overview, asker: &Asker) {
+/// A thread that makes lists, one request after the other.
+fn make_lists(wanted: &Mutex<Receiver<List>>, lister: &Lister) {
     loop {
         let list = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(list) = list else {
             return;
         };
         // What a client does wrong is its own business.
-        let _ = send_list(list, overview, asker);
+        let _ = send_list(list, lister);
     }
 }
 
-fn send_list(list: List, overview: &Overview, asker: &Asker) -> io::Result<()> {
+fn send_list(list: List, lister: &Lister) -> io::Result<()> {
     let List {
         mut stream,
         wanted,
         deadline,
     } = list;
-    let (query, head_only) = match wanted {
-        Wanted::Connections { query, head_only } => (query, head_only),
-        Wanted::Capture(query) => return capture::answer(stream, query, overview, asker),
+    let (list, head_only) = match wanted {
+        Wanted::List { list, head_only } => (list, head_only),
+        Wanted::Capture(query) => {
+            return capture::answer(stream, query, &lister.overview, &lister.asker);
+        }
     };
-    let reply = list_reply(asker, &query, head_only, deadline);
+    let reply = list_reply(lister, &list, head_only, deadline);
     stream.set_nonblocking(false)?;
     let mut rest = reply.as_bytes();
     while !rest.is_empty() {
@@ -473,9 +502,23 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
             reply_with("200 OK", JSON_TYPE, head_only, &sites)
         }
         "/connections" => match Query::parse(request.query.unwrap_or_default()) {
-            Ok(query) => return Answer::List { query, head_only },
+            Ok(query) => {
+                let list = Listed::Connections(query);
+                return Answer::List { list, head_only };
+            }
             Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
         },
+        "/misses" => match parse_after(request.query.unwrap_or_default()) {
+            Ok(after) => {
+                let list = Listed::Misses(after);
+                return Answer::List { list, head_only };
+            }
+            Err(problem) => reply("400 Bad Request", head_only, &format!("{problem}\n")),
+        },
+        "/counts" => {
+            let list = Listed::Counts;
+            return Answer::List { list, head_only };
+        }
         "/pcap" | "/trace" => {
             let kind = match path {
                 "/pcap" => CaptureKind::Pcap,
@@ -490,7 +533,7 @@ fn answer(head: &[u8], overview: &Overview, peer: SocketAddr) -> Answer {
         _ => reply(
             "404 Not Found",
             head_only,
-            "there are /, /metrics, /health, /ready, /connections, /config, /sites, /pcap and /trace\n",
+            "there are /, /metrics, /health, /ready, /connections, /config, /sites, /misses, /counts, /pcap and /trace\n",
         ),
     })
 }
@@ -528,11 +571,41 @@ fn is_own_host(host: &[u8]) -> bool {
     name.parse::<Ipv4Addr>().is_ok() || name.eq_ignore_ascii_case("localhost")
 }
 
-/// The connections that a query asks for.
-fn list_reply(asker: &Asker, query: &Query, head_only: bool, deadline: Instant) -> String {
-    match asker.lines(query, deadline) {
+/// What is listed, or that a worker does not tell it.
+fn list_reply(lister: &Lister, list: &Listed, head_only: bool, deadline: Instant) -> String {
+    match lister.lines(list, deadline) {
         Some(lines) => reply_with("200 OK", LINES_TYPE, head_only, &lines),
         None => reply("503 Service Unavailable", head_only, "a worker hangs\n"),
+    }
+}
+
+impl Lister {
+    fn new(overview: &Arc<Overview>, asker: Asker) -> Self {
+        Self {
+            overview: Arc::clone(overview),
+            asker,
+            instance: Instance::random(),
+            misses: Arc::default(),
+        }
+    }
+
+    /// The lines of a list; `None`: a worker did not answer by `deadline`.
+    fn lines(&self, list: &Listed, deadline: Instant) -> Option<String> {
+        let labels = || self.overview.site_labels();
+        match list {
+            Listed::Connections(query) => self.asker.lines(query, deadline),
+            Listed::Misses(after) => {
+                let misses = self.misses.lock();
+                let mut misses = misses.unwrap_or_else(PoisonError::into_inner);
+                self.asker.missed(deadline, |missed| misses.add(missed))?;
+                Some(misses.lines(*after, &self.instance, &labels()))
+            }
+            Listed::Counts => {
+                let counted = self.asker.counted(deadline)?;
+                let began = self.overview.start_unix_seconds();
+                Some(counts(counted, &self.instance, began, &labels()))
+            }
+        }
     }
 }
 

@@ -3,18 +3,22 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clock::Instant;
+use worker::requests::{Counted, Missed};
 
-use super::{Answer, CONNECTIONS_MAX, EXCHANGE_TIME_MAX, Listener, answer, list_reply};
+use super::{Answer, CONNECTIONS_MAX, EXCHANGE_TIME_MAX, Listener, Lister, answer, list_reply};
 use crate::observe::connections::Asker;
-use crate::observe::connections::tests::worker;
+use crate::observe::connections::tests::worker as listing_worker;
 use crate::observe::metrics::Page;
 use crate::observe::metrics::overview::Overview;
 use crate::observe::metrics::overview::tests::overview;
 use crate::observe::metrics::text::{CONTENT_TYPE, PLAIN_TYPE};
-use crate::run::mailbox::mailbox;
+use crate::observe::output::tests::LONG;
+use crate::run::mailbox::{Mailbox, Question, mailbox};
+use crate::run::wait::{Source, wait};
 
 fn page() -> Page {
     Page::new(&[("http_request_count", 7)], std::time::Instant::now())
@@ -26,15 +30,20 @@ fn asker() -> Asker {
 }
 
 struct Watched {
-    overview: Overview,
-    asker: Asker,
+    overview: Arc<Overview>,
+    lister: Lister,
+}
+
+impl Watched {
+    fn new(page: Page, asker: Asker) -> Self {
+        let overview = Arc::new(overview(vec![page]));
+        let lister = Lister::new(&overview, asker);
+        Self { overview, lister }
+    }
 }
 
 fn asked(line: &str, page: Page) -> (String, String) {
-    let watched = Watched {
-        overview: overview(vec![page]),
-        asker: asker(),
-    };
+    let watched = Watched::new(page, asker());
     asked_by("127.0.0.1:5000", line, "127.0.0.1:9100", &watched)
 }
 
@@ -42,9 +51,9 @@ fn asked_by(peer: &str, line: &str, host: &str, watched: &Watched) -> (String, S
     let head = format!("{line} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let reply = match answer(head.as_bytes(), &watched.overview, peer.parse().unwrap()) {
         Answer::Reply(reply) => reply,
-        Answer::List { query, head_only } => {
+        Answer::List { list, head_only } => {
             let deadline = std::time::Instant::now() + EXCHANGE_TIME_MAX;
-            list_reply(&watched.asker, &query, head_only, deadline)
+            list_reply(&watched.lister, &list, head_only, deadline)
         }
         Answer::Capture(_) => "capture\r\n\r\n".into(),
     };
@@ -122,10 +131,7 @@ fn the_page_needs_nothing_from_elsewhere() {
 
 #[test]
 fn settings_and_sites_are_told_to_this_host() {
-    let watched = Watched {
-        overview: overview(vec![page()]),
-        asker: asker(),
-    };
+    let watched = Watched::new(page(), asker());
     for path in ["GET /config", "GET /sites"] {
         let (head, body) = asked_by("127.0.0.1:5000", path, "localhost:9100", &watched);
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
@@ -143,12 +149,85 @@ fn settings_and_sites_are_told_to_this_host() {
     }
 }
 
+/// A worker that has missed a name, and counts two objects; it ends with its askers.
+fn worker_with_names(mailbox: Mailbox) -> JoinHandle<()> {
+    let missed = Missed {
+        site: 0,
+        path: "/none".into(),
+        requests: 2,
+        last: 7,
+    };
+    let counted = |path: &str, requests| Counted {
+        site: 0,
+        path: path.into(),
+        requests,
+        last: 7,
+    };
+    let mut missed = vec![missed];
+    std::thread::spawn(move || {
+        loop {
+            let source = Source::readable(mailbox.sleeper().fd());
+            assert!(wait(&[source], Some(LONG)).unwrap().is_any(), "nobody asks");
+            mailbox.sleeper().drain();
+            match mailbox.poll_question() {
+                Some(Question::Missed(reply)) => reply.send(std::mem::take(&mut missed)).unwrap(),
+                Some(Question::Counted(0, reply)) => {
+                    reply.send((vec![counted("/a", 3)], Some(1))).unwrap();
+                }
+                Some(Question::Counted(_, reply)) => {
+                    reply.send((vec![counted("/b", 4)], None)).unwrap();
+                }
+                _ => return,
+            }
+        }
+    })
+}
+
+#[test]
+fn who_fills_the_server_is_told_what_is_missing_and_what_is_asked_for() {
+    let (sender, mailbox) = mailbox().unwrap();
+    let _worker = worker_with_names(mailbox);
+    let watched = Watched::new(page(), Asker::new(vec![sender]));
+    let asked = |peer, line: &str| asked_by(peer, line, "localhost:9100", &watched);
+    let this_host = "127.0.0.1:5000";
+    let miss = "{\"sequence\":1,\"site\":\"\",\"path\":\"/none\",\"requests\":2,\"last\":7}\n";
+    for (line, has_miss) in [
+        ("GET /misses", true),
+        ("GET /misses?after=0", true),
+        ("GET /misses?after=1", false),
+    ] {
+        let (head, body) = asked(this_host, line);
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(
+            head.contains("\r\nContent-Type: application/x-ndjson\r\n"),
+            "{head}"
+        );
+        assert!(body.starts_with("{\"instance\":\""), "{body}");
+        assert_eq!(body.lines().count(), 1 + usize::from(has_miss), "{body}");
+        assert_eq!(body.ends_with(miss), has_miss, "{body}");
+    }
+    let (_, body) = asked(this_host, "GET /counts");
+    let counts = "{\"path\":\"/b\",\"site\":\"\",\"requests\":4,\"last\":7}\n\
+                  {\"path\":\"/a\",\"site\":\"\",\"requests\":3,\"last\":7}\n";
+    assert!(
+        body.ends_with(counts) && body.lines().count() == 3,
+        "{body}"
+    );
+    assert!(
+        asked(this_host, "GET /misses?x")
+            .0
+            .starts_with("HTTP/1.1 400 ")
+    );
+    for line in ["GET /misses", "GET /counts"] {
+        assert!(asked("192.0.2.7:5000", line).0.starts_with("HTTP/1.1 403 "));
+        let (head, body) = asked_by(this_host, &line.replace("GET", "HEAD"), "[::1]", &watched);
+        assert!(head.starts_with("HTTP/1.1 200 ") && body.is_empty());
+    }
+}
+
 #[test]
 fn captures_are_for_this_host_and_name_a_client() {
-    let watched = Watched {
-        overview: overview(vec![page()]),
-        asker: asker(),
-    };
+    let watched = Watched::new(page(), asker());
     for path in ["/pcap", "/trace"] {
         let asked = |peer, line: &str| asked_by(peer, line, "localhost:9100", &watched).0;
         let line = format!("GET {path}?client=192.0.2.7&seconds=5");
@@ -199,11 +278,8 @@ fn a_server_that_is_about_to_end_is_healthy_and_not_ready() {
 #[test]
 fn connections_are_listed_for_this_host_and_no_other() {
     let (sender, mailbox) = mailbox().unwrap();
-    let _worker = worker(mailbox, 1);
-    let watched = Watched {
-        overview: overview(vec![page()]),
-        asker: Asker::new(vec![sender]),
-    };
+    let _worker = listing_worker(mailbox, 1);
+    let watched = Watched::new(page(), Asker::new(vec![sender]));
     for peer in ["127.0.0.1:5000", "[::1]:5000", "[::ffff:127.0.0.1]:5000"] {
         let (head, body) = asked_by(peer, "GET /connections", "localhost:9100", &watched);
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -234,11 +310,8 @@ fn a_worker_that_does_not_list_its_connections_hangs() {
 #[test]
 fn connections_are_not_listed_for_a_page_whose_name_leads_here() {
     let (sender, mailbox) = mailbox().unwrap();
-    let _worker = worker(mailbox, 1);
-    let watched = Watched {
-        overview: overview(vec![page()]),
-        asker: Asker::new(vec![sender]),
-    };
+    let _worker = listing_worker(mailbox, 1);
+    let watched = Watched::new(page(), Asker::new(vec![sender]));
     let peer = "127.0.0.1:5000";
     let asked = |host| asked_by(peer, "GET /connections", host, &watched);
     for host in [

@@ -1,0 +1,19 @@
+//! What is known of requests by the names they ask for: which are not there, which wait until they are, and which are asked for most.
+//!
+//! It refuses to know more than its parts have room for.
+
+mod counted;
+mod held;
+mod missed;
+
+pub use counted::{COUNTED_MAX, Counted};
+pub use missed::{MISSED_MAX, Missed};
+
+pub(crate) use counted::CountedObjects;
+pub(crate) use held::{Due, HeldLookups};
+#[cfg(test)]
+pub(crate) use held::{HELD_NAMES_MAX, LOOK_EVERY};
+pub(crate) use missed::MissedNames;
+
+/// Longest name that is told, bytes.
+pub const NAME_BYTES_MAX: usize = 1024;
