@@ -38,19 +38,20 @@ impl Granted {
 
     /// Until when new bytes may not be claimed; `None`: they may be. `queued_bytes`: how many there are.
     pub(crate) fn waits_until(&mut self, now: Instant, queued_bytes: u64) -> Option<Instant> {
-        if self.bandwidth.is_none() || self.bytes > 0 {
-            return None;
+        self.bandwidth.as_ref()?;
+        // Twice at most: a grant covers what is owed when it is asked for.
+        while self.bytes <= 0 {
+            let (from, bytes) = match self.next {
+                Some(next) => next,
+                None => self.ask(now, queued_bytes.max(1))?,
+            };
+            if from > now {
+                self.next = Some((from, bytes));
+                return Some(from);
+            }
+            self.next = None;
+            self.bytes += bytes;
         }
-        let (from, bytes) = match self.next {
-            Some(next) => next,
-            None => self.ask(now, queued_bytes)?,
-        };
-        if from > now {
-            self.next = Some((from, bytes));
-            return Some(from);
-        }
-        self.next = None;
-        self.bytes += bytes;
         None
     }
 
@@ -150,6 +151,15 @@ mod tests {
         assert_eq!(granted.waits_until(next, MANY), None);
         granted.spend(next, 16_384, MANY);
         let all = after_micros(60_000 + 16_384);
+        // What was claimed after the next one was asked for is owed still when that comes.
+        let mut other = of(&used());
+        assert_eq!(other.waits_until(START, MANY), None);
+        other.spend(START, 10_000, MANY);
+        other.spend(START, 60_000, MANY);
+        assert_eq!(
+            other.waits_until(next, MANY),
+            Some(after_micros(2 * 16_384))
+        );
         assert_eq!(granted.waits_until(next, MANY), Some(all));
         // Bytes that came back are there.
         granted.refund(1);
