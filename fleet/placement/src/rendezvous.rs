@@ -30,7 +30,7 @@ struct Key {
 
 /// Members, ready to be ranked for many titles.
 ///
-/// A look-up computes one hash for each member: 1,000 members take some 20 us.
+/// A look-up computes one hash and one logarithm for each member.
 #[derive(Clone, Debug)]
 pub struct Placement {
     keys: Vec<Key>,

@@ -32,14 +32,15 @@ pub(super) fn promises(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Functions right below `#[test]`, attributes between them left out.
+/// Functions right below `#[test]`, or that of an asynchronous test, attributes between them left out.
 fn test_names(file: &SourceFile) -> Vec<&str> {
     let mut names = Vec::new();
     let mut is_test = false;
     for line in file.text.lines().map(str::trim_start) {
-        if line.starts_with("#[test]") {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
             is_test = true;
         } else if let Some((name, _)) = line
+            .trim_start_matches("async ")
             .strip_prefix("fn ")
             .and_then(|rest| rest.split_once('('))
         {
@@ -100,25 +101,27 @@ mod tests {
     fn promises_name_tests_that_exist() {
         let code = (
             "crates/a/src/lib.rs",
-            "#[test]\n#[ignore]\nfn it_holds() {\n}\nfn helper() {\n}\n",
+            "#[test]\n#[ignore]\nfn it_holds() {\n}\nfn helper() {\n}\n\
+             #[tokio::test]\nasync fn it_waits() {\n}\nasync fn waiter() {\n}\n",
         );
         let tool = (
             "tools/x/src/main.rs",
             "suite.run(\"packet: it holds\", check)",
         );
         let page = |text| Tree::of(&[code, tool, ("docs/run/a.md", text)]);
-        let good = "It holds. <!-- test: it_holds, it holds -->\n\n\
+        let good = "It holds. <!-- test: it_holds, it holds, it_waits -->\n\n\
             | What | Then |\n|---|---|\n| a | b <!-- test: it_holds --> |\n\nText.\n";
         assert_eq!(promises(&page(good)), [""; 0]);
         let bad = "It holds. <!-- test: helper -->\n\n\
             | What | Then |\n|---|---|\n| a | b |\n\n| What | Takes |\n|---|---|\n| a | b |\n\
-            No. <!-- test: it_holds, it breaks -->\n";
+            No. <!-- test: it_holds, it breaks, waiter -->\n";
         assert_eq!(
             promises(&page(bad)),
             [
                 "docs/run/a.md:1: no test or check is called \"helper\"",
                 "docs/run/a.md:5: no test is named",
                 "docs/run/a.md:10: no test or check is called \"it breaks\"",
+                "docs/run/a.md:10: no test or check is called \"waiter\"",
             ]
         );
     }

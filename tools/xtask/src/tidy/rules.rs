@@ -106,7 +106,12 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
 
 /// The programs of a fleet under `fleet/`, and which rooms of the product each may use: nothing of the product, and no
 /// tool, depends on them.
-pub(super) const FLEET_ARROWS: [(&str, &[&str]); 2] = [("fill", &["amount"]), ("placement", &[])];
+pub(super) const FLEET_ARROWS: [(&str, &[&str]); 4] = [
+    ("fill", &["amount"]),
+    ("placement", &[]),
+    ("registry", &["placement"]),
+    ("steer", &["placement", "registry"]),
+];
 
 /// Rooms without system calls, clocks, I/O or `unsafe`.
 pub(super) const PURE_ROOMS: [&str; 10] = [
