@@ -50,6 +50,15 @@ pub const BROWSER: [Package; 1] = [package("chromium", "chromium")];
 /// lwIP as a client for `check`, known by a file of it. Apart, for the same reason.
 pub const LWIP: [Package; 1] = [package("/usr/include/lwip/lwip/tcp.h", "liblwip-dev")];
 
+/// A registry for the fleet's tests, and what reads `deploy/compose.yaml`.
+pub const FLEET: [Package; 2] = [
+    package("etcd", "etcd-server"),
+    package(
+        "/usr/lib/python3/dist-packages/yaml/__init__.py",
+        "python3-yaml",
+    ),
+];
+
 /// What `lab` uses, besides what it fetches.
 pub const FOR_LAB: [Package; 5] = [
     package("ip", "iproute2"),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::test::TestOptions;
-use crate::{boot, cargo, image, interop, lab, netns, simulate, skips, test, tidy};
+use crate::{boot, cargo, deploy, image, interop, lab, netns, simulate, skips, test, tidy};
 use testbed::packages;
 use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
@@ -29,6 +29,7 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
         &packages::FOR_CHECKS,
         &packages::BROWSER,
         &packages::LWIP,
+        &packages::FLEET,
     ] {
         packages::install_if_possible(wanted);
     }
@@ -89,6 +90,7 @@ fn lint(suite: &mut Suite) {
         cargo::run(&["doc", "--workspace", "--no-deps", "--quiet"])
     });
     suite.run("promtool", read_queries);
+    deploy::run(suite);
 }
 
 /// Has Prometheus's tool read the alerts and the queries of the dashboard, if it is here. It comes with a daemon, so it

@@ -14,6 +14,7 @@ mod boot;
 mod cargo;
 mod check;
 mod components;
+mod deploy;
 mod drill;
 mod fuzz;
 mod image;
