@@ -42,6 +42,9 @@ pub struct Homeless {
     pub error: NoRoom,
 }
 
+/// The editor again, and places for all objects, or one that finds none.
+pub type Allocated = Result<(Editor, Vec<Extent>), (Editor, Homeless)>;
+
 /// A store that is open to be changed.
 #[derive(Debug)]
 pub struct Writing {
@@ -153,11 +156,7 @@ impl Writing {
     ///
     /// # Errors
     /// One finds no room in one piece; or as of [`Writing::commit`].
-    pub fn allocate(
-        &mut self,
-        mut editor: Editor,
-        sizes: &[u64],
-    ) -> Result<Result<(Editor, Vec<Extent>), (Editor, Homeless)>, WriteError> {
+    pub fn allocate(&mut self, mut editor: Editor, sizes: &[u64]) -> Result<Allocated, WriteError> {
         if let Ok(extents) = try_allocate(&mut editor, sizes) {
             return Ok(Ok((editor, extents)));
         }

@@ -163,7 +163,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 /// Computes a digest, piece by piece.
 pub enum Verifier {
     /// Of any CRC.
-    Crc(crc_fast::Digest, Algorithm),
+    Crc(Box<crc_fast::Digest>, Algorithm),
     /// MD5.
     Md5(md5::Md5),
     /// SHA-256.
@@ -180,7 +180,7 @@ impl Verifier {
     /// Of nothing yet.
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
-        let crc = |of| Self::Crc(crc_fast::Digest::new(of), algorithm);
+        let crc = |of| Self::Crc(Box::new(crc_fast::Digest::new(of)), algorithm);
         match algorithm {
             Algorithm::Crc32 => crc(CrcAlgorithm::Crc32IsoHdlc),
             Algorithm::Crc32c => crc(CrcAlgorithm::Crc32Iscsi),

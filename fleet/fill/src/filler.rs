@@ -15,12 +15,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::backoff::Backoff;
+use crate::copies::Target;
 use crate::fault::{Fault, Kind};
 use crate::feed::{Feed, Requests};
 use crate::fetch::{Fetched, Fetcher, Pace, blocking};
 use crate::manifest::Manifest;
 use crate::metrics::{self, Counters};
 use crate::origin::{Listing, Origin};
+use crate::partial;
 use crate::plan::{ATTEMPTS_MAX, Fetch, Now, Outcome, Plan, PlanConfig, Step, Versions, Wanted};
 use crate::policy::Name;
 use crate::random::Random;
@@ -28,7 +30,6 @@ use crate::rate::{Allowed, allowed};
 use crate::report::{Event, Report};
 use crate::settings::Settings;
 use crate::stamp::Stamp;
-use crate::target::Directory;
 
 /// With `--once`: attempts at one object.
 const ONCE_ATTEMPTS_MAX: u32 = 3;
@@ -91,7 +92,7 @@ struct Filler {
     settings: Settings,
     mode: Mode,
     origin: Arc<Origin>,
-    target: Arc<Directory>,
+    target: Arc<Target>,
     fetcher: Arc<Fetcher>,
     plan: Plan,
     counters: Arc<Counters>,
@@ -127,7 +128,11 @@ pub async fn run(settings: Settings, mode: Mode) -> Result<End, String> {
     if mode.dry_run {
         return dry_run(&settings, &origin).await;
     }
-    let target = Arc::new(Directory::open(&settings.target, mode.adopt)?);
+    let target = Arc::new(Target::open(
+        &settings.target,
+        settings.staging.as_deref(),
+        mode.adopt,
+    )?);
     let mut stop = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
     let [interrupt, terminate] = &mut stop;
     let (Ok(interrupt), Ok(terminate)) = (interrupt, terminate) else {
@@ -219,7 +224,7 @@ impl Filler {
         settings: Settings,
         mode: Mode,
         origin: Arc<Origin>,
-        target: Arc<Directory>,
+        target: Arc<Target>,
         counters: Arc<Counters>,
     ) -> Result<Self, String> {
         let manifest = read_manifest(&settings)?;
@@ -229,8 +234,14 @@ impl Filler {
                 .to_owned());
         }
         let held = target.inventory().map_err(|fault| fault.text)?;
+        let versions: HashMap<&str, Stamp> = held.iter().map(|(name, it)| (&**name, *it)).collect();
+        // Of a raw store's objects that were added just before the process ended.
+        partial::clean_unused(target.partial_folder(), |name, stamp| {
+            versions.get(name) == Some(&stamp)
+        })
+        .map_err(|error| format!("{}: {error}", target.partial_folder().display()))?;
         let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let seed = seed.map_or(0, |it| millis(it)) ^ (u64::from(std::process::id()) << 32);
+        let seed = seed.map_or(0, millis) ^ (u64::from(std::process::id()) << 32);
         let plan = Plan::new(plan_config(&settings, mode, seed), held);
         let report = Report::default();
         report.tell(&Event::Started {
@@ -590,10 +601,12 @@ impl Filler {
     }
 
     async fn remove(&mut self, names: Vec<Name>, reason: &'static str) {
-        for name in names {
-            let (target, removed) = (Arc::clone(&self.target), Arc::clone(&name));
-            let done = blocking(move || Ok(target.remove(&removed))).await;
-            let done = done.unwrap_or_else(|error| Err(Fault::of_io(&name, &error)));
+        if names.is_empty() {
+            return;
+        }
+        let target = Arc::clone(&self.target);
+        let removed = blocking(move || Ok(target.remove(names))).await;
+        for (name, done) in removed.unwrap_or_default() {
             if let Err(fault) = done {
                 self.counters.failed(fault.kind);
                 self.report.failed(&name, &fault);
@@ -694,7 +707,7 @@ fn millis(duration: Duration) -> u64 {
 async fn dry_run(settings: &Settings, origin: &Origin) -> Result<End, String> {
     let mode = Mode::default();
     let manifest = read_manifest(settings)?;
-    let held = Directory::look(&settings.target)?;
+    let held = Target::look(&settings.target)?;
     let mut plan = Plan::new(plan_config(settings, mode, 0), held);
     let versions = if origin.can_list() {
         let listing = origin.list().await.map_err(|fault| fault.text)?;

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | [`origin`] | asks S3, Google, Azure, HTTP or a directory |
 //! | [`fetch`], [`partial`] | brings an object in parts, resumed and compared |
-//! | [`target`] | gives copies their names |
+//! | [`copies`] | gives copies their names |
 //! | [`feed`] | asks the server what viewers missed and asked for |
 //! | [`filler`] | the loop |
 //! | [`report`], [`metrics`] | tell |
@@ -26,6 +26,7 @@
 pub mod backoff;
 pub mod checks;
 pub mod cli;
+pub mod copies;
 pub mod fault;
 pub mod feed;
 pub mod fetch;
@@ -41,4 +42,3 @@ pub mod rate;
 pub mod report;
 pub mod settings;
 pub mod stamp;
-pub mod target;

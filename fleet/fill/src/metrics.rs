@@ -74,12 +74,10 @@ impl Counters {
         self.failures[index].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// OpenMetrics text.
-    #[must_use]
-    pub fn text(&self) -> String {
+    /// What only grows: names, values, meanings.
+    fn totals(&self) -> [(&'static str, u64, &'static str); 12] {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut text = String::new();
-        for (name, value, help) in [
+        [
             ("objects", of(&self.fetched), "Objects fetched."),
             (
                 "object_bytes",
@@ -136,24 +134,13 @@ impl Counters {
                 of(&self.misses_let_go),
                 "Misses that were let go because too many waited.",
             ),
-        ] {
-            let _ = write!(
-                text,
-                "# TYPE atlas_fill_{name} counter\n# HELP atlas_fill_{name} {help}\natlas_fill_{name}_total {value}\n"
-            );
-        }
-        text.push_str(
-            "# TYPE atlas_fill_failures counter\n# HELP atlas_fill_failures Failures by kind.\n",
-        );
-        for (kind, count) in Kind::ALL.iter().zip(&self.failures) {
-            let _ = writeln!(
-                text,
-                "atlas_fill_failures_total{{kind=\"{}\"}} {}",
-                kind.name(),
-                of(count)
-            );
-        }
-        for (name, value, help) in [
+        ]
+    }
+
+    /// What rises and falls.
+    fn gauges(&self) -> [(&'static str, u64, &'static str); 5] {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
             ("held_objects", of(&self.held), "Objects that are there."),
             ("held_bytes", of(&self.held_bytes), "Bytes of them."),
             (
@@ -171,7 +158,32 @@ impl Counters {
                 of(&self.origin_up),
                 "Whether the origin answered the last request.",
             ),
-        ] {
+        ]
+    }
+
+    /// OpenMetrics text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut text = String::new();
+        for (name, value, help) in self.totals() {
+            let _ = write!(
+                text,
+                "# TYPE atlas_fill_{name} counter\n# HELP atlas_fill_{name} {help}\natlas_fill_{name}_total {value}\n"
+            );
+        }
+        text.push_str(
+            "# TYPE atlas_fill_failures counter\n# HELP atlas_fill_failures Failures by kind.\n",
+        );
+        for (kind, count) in Kind::ALL.iter().zip(&self.failures) {
+            let _ = writeln!(
+                text,
+                "atlas_fill_failures_total{{kind=\"{}\"}} {}",
+                kind.name(),
+                of(count)
+            );
+        }
+        for (name, value, help) in self.gauges() {
             let _ = write!(
                 text,
                 "# TYPE atlas_fill_{name} gauge\n# HELP atlas_fill_{name} {help}\natlas_fill_{name} {value}\n"

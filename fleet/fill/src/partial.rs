@@ -20,6 +20,8 @@ use crate::stamp::Stamp;
 
 /// Bytes that are read at once to be compared.
 const READ_BYTES: usize = 256 << 10;
+/// After this nobody goes on with a partial object.
+const UNUSED_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 /// How a record begins: another format has another name.
 const FORMAT: &str = "atlas-fill partial 1";
 
@@ -321,6 +323,41 @@ pub fn clean(folder: &Path) -> io::Result<usize> {
     Ok(removed)
 }
 
+/// Removes what nobody will go on with: of objects that are there in that version, and what is older than
+/// [`UNUSED_AGE`].
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn clean_unused(folder: &Path, is_held: impl Fn(&str, Stamp) -> bool) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|it| it != "record") {
+            continue;
+        }
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            continue;
+        };
+        let header = text
+            .split_once('\n')
+            .and_then(|(first, _)| serde_json::from_str::<Header>(first).ok());
+        let is_useless = header.is_some_and(|it| {
+            let stamp = Stamp {
+                size_bytes: it.size_bytes,
+                seconds: it.seconds,
+                nanos: it.nanos,
+            };
+            is_held(&it.name, stamp)
+        });
+        let age = std::fs::metadata(&path).and_then(|it| it.modified()).ok();
+        let age = age.and_then(|time| time.elapsed().ok());
+        if is_useless || age.is_some_and(|age| age > UNUSED_AGE) {
+            remove(&path)?;
+            remove(&path.with_extension("part"))?;
+        }
+    }
+    Ok(())
+}
+
 fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -442,5 +479,15 @@ mod tests {
         assert_eq!(clean(folder.path()).unwrap(), 4);
         assert!(resume(folder.path(), 10).is_some());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        clean_unused(folder.path(), |name, held| {
+            (name, held) == ("a/b", stamp(9))
+        })
+        .unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        clean_unused(folder.path(), |name, held| {
+            (name, held) == ("a/b", stamp(10))
+        })
+        .unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -330,7 +330,7 @@ mod tests {
         let mut scanned = OBJECTS;
         while trace.len() < REQUESTS {
             #[expect(clippy::cast_precision_loss, reason = "53 bits are left")]
-            let part = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * sum;
+            let part = (random.draw() >> 11) as f64 / (1_u64 << 53) as f64 * sum;
             let rank = sums.partition_point(|it| *it < part);
             trace.push(u64::try_from(rank).unwrap());
             if scan_every > 0 && trace.len() % scan_every == 0 {

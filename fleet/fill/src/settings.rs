@@ -88,6 +88,7 @@ struct FileSettings {
     region: Option<String>,
     credentials: Option<PathBuf>,
     target: Option<PathBuf>,
+    staging: Option<PathBuf>,
     manifest: Option<PathBuf>,
     #[serde(default, deserialize_with = "seconds")]
     list_seconds: Option<Duration>,
@@ -143,6 +144,8 @@ pub struct Settings {
     pub origin: OriginSettings,
     /// Where copies are kept.
     pub target: PathBuf,
+    /// Where they are until they are whole, if that is a raw store.
+    pub staging: Option<PathBuf>,
     /// What is wanted; without it all that the origin has.
     pub manifest: Option<PathBuf>,
     /// How often the origin is listed and the manifest read.
@@ -229,6 +232,8 @@ impl Settings {
             };
             format!("{place}{key}: {problem}")
         };
+        let [high, low, removals_percent_max] =
+            percents(&file).map_err(|(key, problem)| at(key, problem))?;
         let url = overrides.origin.or(file.origin).ok_or_else(|| {
             at(
                 "origin",
@@ -274,24 +279,8 @@ impl Settings {
         let windows = windows
             .collect::<Result<_, _>>()
             .map_err(|problem| at("windows", problem))?;
-        let (high, low) = (
-            file.high_percent.unwrap_or(95),
-            file.low_percent.unwrap_or(90),
-        );
-        if !(1..=high).contains(&low) || high > 100 {
-            let problem = format!("{low} and {high}: they rise, from 1 to 100");
-            return Err(at("low_percent, high_percent", problem));
-        }
-        let removals_percent_max = file.removals_percent_max.unwrap_or(50);
-        if removals_percent_max > 100 {
-            return Err(at("removals_percent_max", "more than 100".into()));
-        }
-        let not_zero = |key, value: Option<Duration>, default_seconds| {
-            let value = value.unwrap_or(Duration::from_secs(default_seconds));
-            if value.is_zero() {
-                return Err(at(key, "0 would leave no time between".to_owned()));
-            }
-            Ok(value)
+        let not_zero = |key, value, default_seconds| {
+            at_least_some(value, default_seconds).map_err(|problem| at(key, problem))
         };
         Ok(Self {
             origin: OriginSettings {
@@ -302,6 +291,7 @@ impl Settings {
                 stall: not_zero("stall_seconds", file.stall_seconds, 20)?,
             },
             target,
+            staging: file.staging,
             manifest: overrides.manifest.or(file.manifest),
             list_every: not_zero("list_seconds", file.list_seconds, 300)?,
             requests: usize::try_from(requests.min(REQUESTS_MAX)).unwrap_or(1),
@@ -324,6 +314,32 @@ impl Settings {
             metrics: overrides.metrics.or(file.metrics),
         })
     }
+}
+
+/// A time between two things, or the default.
+fn at_least_some(value: Option<Duration>, default_seconds: u64) -> Result<Duration, String> {
+    let value = value.unwrap_or(Duration::from_secs(default_seconds));
+    if value.is_zero() {
+        return Err("0 would leave no time between".to_owned());
+    }
+    Ok(value)
+}
+
+/// The marks of a store's room, and the share that a listing may remove.
+fn percents(file: &FileSettings) -> Result<[u64; 3], (&'static str, String)> {
+    let (high, low) = (
+        file.high_percent.unwrap_or(95),
+        file.low_percent.unwrap_or(90),
+    );
+    if !(1..=high).contains(&low) || high > 100 {
+        let problem = format!("{low} and {high}: they rise, from 1 to 100");
+        return Err(("low_percent, high_percent", problem));
+    }
+    let removals = file.removals_percent_max.unwrap_or(50);
+    if removals > 100 {
+        return Err(("removals_percent_max", "more than 100".to_owned()));
+    }
+    Ok([high, low, removals])
 }
 
 /// A star is within a part of a name, two stars go over several, as in the rules of sites.

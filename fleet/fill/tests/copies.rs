@@ -1,5 +1,7 @@
 //! What the program makes of a library that behaves.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod common;
 
 use common::{Edge, Origin, content};

@@ -1,5 +1,7 @@
 //! An origin that does what is wrong: each time an error that says so, once; nothing wrong appears; and it heals by itself.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod common;
 
 use common::{Edge, Origin, Running, Wrong, content};

@@ -1,5 +1,7 @@
 //! `kill -9` at any moment leaves whole files only, and the next start goes on where it was.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Against a server of S3 that others wrote: moto (`pip install 'moto[server]'`), where it is.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod common;
 
 use std::io::Read as _;

@@ -1,5 +1,7 @@
 //! What viewers miss and ask for, as `atlas serve` tells it.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod common;
 
 use std::fmt::Write as _;

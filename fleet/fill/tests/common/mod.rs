@@ -93,7 +93,7 @@ pub(crate) fn md5(bytes: &[u8]) -> String {
 pub(crate) fn content(name: &str, length: usize) -> Vec<u8> {
     let mut random = fill::random::Random::new(name.bytes().map(u64::from).sum());
     (0..length)
-        .map(|_| random.next().to_le_bytes()[0])
+        .map(|_| random.draw().to_le_bytes()[0])
         .collect()
 }
 
@@ -224,12 +224,18 @@ impl Drop for Origin {
 
 type Server = (Mutex<Shared>, Condvar);
 
-fn serve(stream: &TcpStream, server: &Server, over: &AtomicBool) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    loop {
+/// A request's head.
+struct Request {
+    method: String,
+    target: String,
+    fields: HashMap<String, String>,
+}
+
+impl Request {
+    fn read(reader: &mut impl std::io::BufRead) -> std::io::Result<Option<Self>> {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let mut fields = HashMap::new();
         loop {
@@ -240,91 +246,106 @@ fn serve(stream: &TcpStream, server: &Server, over: &AtomicBool) -> std::io::Res
             };
             fields.insert(name.to_ascii_lowercase(), value.to_owned());
         }
-        let mut parts = line.split(' ');
-        let (method, target) = (
-            parts.next().unwrap_or_default(),
-            parts.next().unwrap_or_default(),
-        );
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let is_feed = matches!(path, "/misses" | "/counts");
+        let mut parts = line.split(' ').map(str::to_owned);
+        Ok(Some(Self {
+            method: parts.next().unwrap_or_default(),
+            target: parts.next().unwrap_or_default(),
+            fields,
+        }))
+    }
+
+    fn path_and_query(&self) -> (&str, &str) {
+        self.target.split_once('?').unwrap_or((&self.target, ""))
+    }
+
+    fn is_feed(&self) -> bool {
+        matches!(self.path_and_query().0, "/misses" | "/counts")
+    }
+
+    fn is_listing(&self) -> bool {
+        self.path_and_query().1.contains("list-type=2")
+    }
+
+    /// The object's name, without the bucket.
+    fn name(&self) -> String {
+        let (path, _) = self.path_and_query();
         let name = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
         let name = name.trim_start_matches('/');
-        let name = name
-            .strip_prefix("bucket")
-            .unwrap_or(name)
-            .trim_start_matches('/')
-            .to_owned();
-        let is_listing = query.contains("list-type=2");
-        let (reply, wrong, rate) = {
-            let mut shared = server.0.lock().unwrap();
-            let kind = if is_listing { "LIST" } else { method };
-            let range = fields
-                .get("range")
-                .map_or(String::new(), |range| format!(" {range}"));
-            let shown = if is_feed {
-                target.to_owned()
-            } else {
-                name.clone()
-            };
-            shared.requests.push(format!("{kind} {shown}{range}"));
-            shared.authorization = fields.get("authorization").cloned().unwrap_or_default();
-            server.1.notify_all();
-            let is_refused = shared
-                .key
-                .as_ref()
-                .is_some_and(|key| !shared.authorization.contains(&format!("Credential={key}/")));
-            if is_refused && !is_feed {
-                let code =
-                    "<Error><Code>ExpiredToken</Code><Secret>of the request</Secret></Error>";
-                (status(403, "", code, method), None, None)
-            } else if is_feed {
-                let text = if path == "/misses" {
-                    &shared.misses
-                } else {
-                    &shared.counts
-                };
-                (whole(200, "", text.as_bytes()), None, None)
-            } else if is_listing {
-                let wrong = shared.listing.first().cloned();
-                let list = list(&shared, query);
-                (
-                    whole(200, "Content-Type: application/xml\r\n", list.as_bytes()),
-                    wrong,
-                    None,
-                )
-            } else {
-                match shared.objects.get(&name) {
-                    None => (
-                        status(404, "", "<Error><Code>NoSuchKey</Code></Error>", method),
-                        None,
-                        None,
-                    ),
-                    Some(object) => {
-                        let wrong = object.wrong.first().cloned();
-                        let reply = object_reply(object, &fields, method, wrong.as_ref());
-                        (reply, wrong, shared.rate)
-                    }
-                }
-            }
+        let name = name.strip_prefix("bucket").unwrap_or(name);
+        name.trim_start_matches('/').to_owned()
+    }
+}
+
+/// A reply, what is wrong with it, and how fast it is sent.
+type Answer = (Vec<u8>, Option<Wrong>, Option<usize>);
+
+fn answer(request: &Request, shared: &mut Shared) -> Answer {
+    let (method, fields, name) = (&request.method, &request.fields, request.name());
+    let kind = if request.is_listing() { "LIST" } else { method };
+    let range = fields
+        .get("range")
+        .map_or(String::new(), |range| format!(" {range}"));
+    let shown = if request.is_feed() {
+        &request.target
+    } else {
+        &name
+    };
+    shared.requests.push(format!("{kind} {shown}{range}"));
+    shared.authorization = fields.get("authorization").cloned().unwrap_or_default();
+    if request.is_feed() {
+        let is_misses = request.target.starts_with("/misses");
+        let text = if is_misses {
+            &shared.misses
+        } else {
+            &shared.counts
         };
+        return (whole(200, "", text.as_bytes()), None, None);
+    }
+    let is_let_in = |key: &String| shared.authorization.contains(&format!("Credential={key}/"));
+    if shared.key.as_ref().is_some_and(|key| !is_let_in(key)) {
+        let body = "<Error><Code>ExpiredToken</Code><Secret>of the request</Secret></Error>";
+        return (status(403, "", body, method), None, None);
+    }
+    if request.is_listing() {
+        let list = list(shared, request.path_and_query().1);
+        let reply = whole(200, "Content-Type: application/xml\r\n", list.as_bytes());
+        return (reply, shared.listing.first().cloned(), None);
+    }
+    let Some(object) = shared.objects.get(&name) else {
+        let body = "<Error><Code>NoSuchKey</Code></Error>";
+        return (status(404, "", body, method), None, None);
+    };
+    let wrong = object.wrong.first().cloned();
+    let reply = object_reply(object, fields, method, wrong.as_ref());
+    (reply, wrong, shared.rate)
+}
+
+fn serve(stream: &TcpStream, server: &Server, over: &AtomicBool) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    while let Some(request) = Request::read(&mut reader)? {
+        let (reply, wrong, rate) = answer(&request, &mut server.0.lock().unwrap());
+        server.1.notify_all();
+        let method = request.method.as_str();
         let stream = &mut &*stream;
+        let head = |bytes: usize| {
+            let head = reply.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4;
+            &reply[..(head + bytes).min(reply.len())]
+        };
         match wrong {
             Some(Wrong::Status(code, extra, name)) => {
                 let body = format!("<Error><Code>{name}</Code></Error>");
                 stream.write_all(&status(code, &extra, &body, method))?;
             }
             Some(Wrong::Redirect) => {
-                let extra = format!("Location: {target}\r\n");
+                let extra = format!("Location: {}\r\n", request.target);
                 stream.write_all(&status(302, &extra, "", method))?;
             }
             Some(Wrong::Cut(bytes)) if method == "GET" => {
-                let head = reply.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4;
-                stream.write_all(&reply[..(head + bytes).min(reply.len())])?;
+                stream.write_all(head(bytes))?;
                 return stream.shutdown(std::net::Shutdown::Both);
             }
             Some(Wrong::Stall(bytes)) if method == "GET" => {
-                let head = reply.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4;
-                stream.write_all(&reply[..(head + bytes).min(reply.len())])?;
+                stream.write_all(head(bytes))?;
                 // Until the other side has had enough of it.
                 let mut rest = [0; 1];
                 while !over.load(Ordering::Relaxed) {
@@ -333,17 +354,21 @@ fn serve(stream: &TcpStream, server: &Server, over: &AtomicBool) -> std::io::Res
                     }
                 }
             }
-            _ => match rate {
-                None => stream.write_all(&reply)?,
-                Some(rate) => {
-                    for piece in reply.chunks((rate / 50).max(1)) {
-                        stream.write_all(piece)?;
-                        std::thread::sleep(Duration::from_millis(20));
-                    }
-                }
-            },
+            _ => send(stream, &reply, rate)?,
         }
     }
+    Ok(())
+}
+
+fn send(stream: &mut &TcpStream, reply: &[u8], rate: Option<usize>) -> std::io::Result<()> {
+    let Some(rate) = rate else {
+        return stream.write_all(reply);
+    };
+    for piece in reply.chunks((rate / 50).max(1)) {
+        stream.write_all(piece)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn whole(code: u16, extra: &str, body: &[u8]) -> Vec<u8> {
@@ -478,6 +503,12 @@ impl Edge {
         edge.credentials("KEY");
         let credentials = edge.path("credentials");
         edge.set(&format!("credentials = \"{}\"\n", credentials.display()))
+    }
+
+    /// Other settings in place of those there are.
+    pub(crate) fn replace(mut self, settings: &str) -> Self {
+        self.settings.clear();
+        self.set(settings)
     }
 
     /// Adds settings.

@@ -107,7 +107,7 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
 /// The programs of a fleet under `fleet/`, and which rooms of the product each may use: nothing of the product, and no
 /// tool, depends on them.
 pub(super) const FLEET_ARROWS: [(&str, &[&str]); 4] = [
-    ("fill", &["amount"]),
+    ("fill", &["amount", "store", "volume", "writer"]),
     ("placement", &[]),
     ("registry", &["placement"]),
     ("steer", &["placement", "registry"]),

@@ -16,12 +16,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::staging::Staging;
 use crate::fault::{Fault, Kind};
 use crate::origin::is_name;
-use crate::partial::{self, Finished};
+use crate::partial::Finished;
 use crate::plan::Name;
 use crate::stamp::Stamp;
 
@@ -37,9 +38,7 @@ const TRIED_NANOS: u32 = 123_456_789;
 pub struct Directory {
     path: PathBuf,
     root: OwnedFd,
-    partial: PathBuf,
-    /// Held as long as this process runs.
-    _lock: File,
+    staging: Staging,
 }
 
 impl Directory {
@@ -70,22 +69,11 @@ impl Directory {
                 ));
             }
         }
-        let partial = own.join("partial");
-        std::fs::create_dir_all(&partial).map_err(failed)?;
-        let lock = File::create(own.join("lock")).map_err(failed)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                return Err(format!("target {shown}: another atlas-fill fills it"));
-            }
-            Err(error) => return Err(failed(error.into())),
-        }
-        partial::clean(&partial).map_err(failed)?;
+        let staging = Staging::open(&own).map_err(|problem| format!("target {problem}"))?;
         let directory = Self {
             path: path.to_owned(),
             root,
-            partial,
-            _lock: lock,
+            staging,
         };
         directory.check_times()?;
         Ok(directory)
@@ -102,7 +90,7 @@ impl Directory {
     /// The folder of partial objects.
     #[must_use]
     pub fn partial_folder(&self) -> &Path {
-        &self.partial
+        self.staging.partial_folder()
     }
 
     /// Bytes that the file system has left for this user.
@@ -203,7 +191,7 @@ impl Directory {
     fn check_times(&self) -> Result<(), String> {
         let shown = self.path.display();
         let failed = |error: io::Error| format!("target {shown}: {error}");
-        let path = self.partial.join("times");
+        let path = self.partial_folder().join("times");
         let file = File::create(&path).map_err(failed)?;
         let time = rustix::fs::Timespec {
             tv_sec: 1,
