@@ -125,7 +125,11 @@ impl Feed {
             self.counted.clear();
         }
         let lines = lines.into_iter().map(|it| (it.path, it.site, it.requests));
-        let all = self.names(lines);
+        // Several sites may have one object.
+        let mut all: HashMap<Name, u64> = HashMap::new();
+        for (name, requests) in self.names(lines) {
+            *all.entry(name).or_default() += requests;
+        }
         let fresh = all.iter().map(|(name, requests)| {
             let before = self.counted.get(name).copied().unwrap_or(0);
             // A count that fell began anew.
@@ -133,7 +137,7 @@ impl Feed {
             (Name::clone(name), fresh)
         });
         let fresh = fresh.filter(|(_, requests)| *requests > 0).collect();
-        self.counted = all.into_iter().collect();
+        self.counted = all;
         Ok(fresh)
     }
 

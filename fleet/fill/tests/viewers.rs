@@ -103,7 +103,8 @@ fn what_viewers_ask_for_stays_and_the_rest_leaves() {
     let mut running = edge.start(&[]);
     running.wait_for_names("fetched", &(0..10).map(name).collect::<Vec<_>>());
     // Counts of what is here by now.
-    origin.tell(&misses(10, &[]), &counts(&[("/03.ts", 90), ("/04.ts", 90)]));
+    let two_sites = [("/03.ts", 60), ("/03.ts", 30), ("/04.ts", 90)];
+    origin.tell(&misses(10, &[]), &counts(&two_sites));
     let asked = origin.count("GET /counts");
     origin.wait_for("GET /counts", asked + 3);
     // A scan of 20 more.
