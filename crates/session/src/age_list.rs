@@ -55,6 +55,13 @@ impl AgeList {
         link.since.map(|since| (self.first, since))
     }
 
+    /// The one that was appended next after it, and when; `None`: it is the last, or not in the list.
+    pub(crate) fn after(&self, index: u32) -> Option<(u32, Instant)> {
+        let link = self.links.get(index as usize)?;
+        let next = link.since.and(self.links.get(link.next as usize))?;
+        next.since.map(|since| (link.next, since))
+    }
+
     /// Whether it is in the list.
     pub(crate) fn has(&self, index: u32) -> bool {
         let link = self.links.get(index as usize);
@@ -135,6 +142,9 @@ mod tests {
                     _ => {}
                 }
                 prop_assert_eq!(list.first(), twin.first().copied());
+                for (place, (index, _)) in twin.iter().enumerate() {
+                    prop_assert_eq!(list.after(*index), twin.get(place + 1).copied());
+                }
             }
             while let Some((index, since)) = list.first() {
                 prop_assert_eq!((index, since), twin.remove(0));

@@ -11,7 +11,7 @@
 //! is given up when a read needs its slot, what was sent before what was not, the oldest first. Then its bytes are read
 //! again, as if none were kept. Where a window takes a whole slot at once nothing is kept.
 //!
-//! It refuses to give up a slot from which a burst that was planned is still to be sent.
+//! It refuses to give up a slot from which a burst that was planned is still to be sent: the next one is given up.
 
 use core::num::NonZeroU16;
 
@@ -20,10 +20,12 @@ use memory::{Arena, FilledSlot};
 use tcp::StreamOffset;
 
 use crate::age_list::AgeList;
+use crate::canary::{Canary, Fault};
 use crate::fetch::ReadShape;
 
-/// A slot is kept no longer: a loss is found within a round trip and a quarter, mostly.
-pub(crate) const KEPT_FOR_MAX: Duration = Duration::from_millis(500);
+/// A slot is kept no longer until all of it was sent, nor after that: a loss is found within a round trip and a quarter,
+/// mostly.
+pub const KEPT_FOR_MAX: Duration = Duration::from_millis(500);
 
 /// A read takes what pacing lets its client have in this time, or in a round trip if that is more.
 pub(crate) const AHEAD_TIME: Duration = Duration::from_millis(50);
@@ -121,6 +123,7 @@ pub(crate) struct KeptSlots {
     given_up_count: u64,
     /// Reads for paths that do not lose may take more than is demanded.
     is_open: bool,
+    canary: Canary,
 }
 
 impl KeptSlots {
@@ -141,7 +144,13 @@ impl KeptSlots {
             sent: AgeList::new(places.into()),
             given_up_count: 0,
             is_open: true,
+            canary: Canary::default(),
         }
+    }
+
+    /// The same with a fault.
+    pub(crate) const fn with_canary(self, canary: Canary) -> Self {
+        Self { canary, ..self }
     }
 
     /// Whether reads for paths that do not lose may take more than is demanded from now on.
@@ -179,6 +188,17 @@ impl KeptSlots {
         self.get(key).filter(|kept| kept.owner == owner)
     }
 
+    /// The same, and the key.
+    fn still_kept(&self, owner: u32, key: KeptKey) -> Option<(KeptKey, &Kept)> {
+        if self.canary.is(Fault::SentAfterGivenUp) {
+            let entry = self.entries.get(usize::from(key.place))?;
+            let generation = entry.generation;
+            let kept = entry.kept.as_ref()?;
+            return Some((KeptKey { generation, ..key }, kept));
+        }
+        self.get_of(owner, key).map(|kept| (key, kept))
+    }
+
     /// What the key of a burst that is planned names: nobody has given that up.
     pub(crate) fn get(&self, key: KeptKey) -> Option<&Kept> {
         let entry = self.entries.get(usize::from(key.place))?;
@@ -201,7 +221,7 @@ impl KeptSlots {
         offset: StreamOffset,
     ) -> Option<(KeptKey, StreamOffset)> {
         of_client.keys().find_map(|key| {
-            let kept = self.get_of(owner, key)?;
+            let (key, kept) = self.still_kept(owner, key)?;
             let entry = self.entries.get(usize::from(key.place))?;
             // A frame that is sent before another one may overwrite what is before it.
             let from = if entry.planned > 0 {
@@ -356,12 +376,21 @@ impl KeptSlots {
 
     /// Gives up what was kept for [`KEPT_FOR_MAX`].
     pub(crate) fn expire(&mut self, now: Instant, arena: &mut Arena) {
+        if self.canary.is(Fault::KeptTooLong) {
+            return;
+        }
         for is_unsent in [true, false] {
-            while let Some((_, since)) = self.list(is_unsent).first()
+            while let Some((_, since)) = self.first_unplanned(is_unsent)
                 && now.since(since) >= KEPT_FOR_MAX
                 && self.give_up_first(arena, is_unsent)
             {}
         }
+    }
+
+    /// Since when the one has been kept that may be given up and is kept for longest.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        let firsts = [true, false].map(|is_unsent| self.first_unplanned(is_unsent));
+        firsts.into_iter().flatten().map(|(_, since)| since).min()
     }
 
     /// A read needs a slot, and none is free: gives up some.
@@ -380,15 +409,12 @@ impl KeptSlots {
     }
 
     fn give_up_first(&mut self, arena: &mut Arena, is_unsent: bool) -> bool {
-        let Some((place, _)) = self.list(is_unsent).first() else {
+        let Some((place, _)) = self.first_unplanned(is_unsent) else {
             return false;
         };
         let Some(entry) = self.entries.get(place as usize) else {
             return false;
         };
-        if entry.planned > 0 {
-            return false;
-        }
         let key = KeptKey {
             place: u16::try_from(place).unwrap_or(u16::MAX),
             generation: entry.generation,
@@ -396,6 +422,22 @@ impl KeptSlots {
         self.release(arena, key);
         self.given_up_count += u64::from(is_unsent);
         true
+    }
+
+    /// The oldest one from which no burst waits to be sent.
+    fn first_unplanned(&self, is_unsent: bool) -> Option<(u32, Instant)> {
+        let list = self.list(is_unsent);
+        let is_planned = |place: u32| {
+            let entry = self.entries.get(place as usize);
+            entry.is_some_and(|entry| entry.planned > 0)
+        };
+        let mut next = list.first();
+        while let Some((place, _)) = next
+            && is_planned(place)
+        {
+            next = list.after(place);
+        }
+        next
     }
 
     const fn list(&self, is_unsent: bool) -> &AgeList {
@@ -564,6 +606,21 @@ mod tests {
             assert_eq!(table.arena.free_count(), 2);
             assert_eq!(table.kept.given_up_count(), u64::from(is_unsent));
         }
+    }
+
+    #[test]
+    fn a_slot_from_which_a_burst_waits_to_be_sent_keeps_no_other_from_being_given_up() {
+        let mut table = Table::new(2, 2);
+        let mut clients = [ClientKept::default(); 2];
+        table.keep(&mut clients[0], (0, 10), true);
+        table.keep(&mut clients[1], (0, 10), true);
+        let found = table.kept.find(&clients[0], OWNER, StreamOffset(0));
+        table.kept.plan(found.unwrap().0, StreamOffset(0));
+        assert_eq!(table.kept.oldest(), Some(START));
+        table.kept.make_room(&mut table.arena);
+        assert_eq!(table.arena.free_count(), 1);
+        assert!(table.finds(&clients[0], 0) && !table.finds(&clients[1], 0));
+        assert_eq!(table.kept.oldest(), None);
     }
 
     #[test]

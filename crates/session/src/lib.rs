@@ -20,6 +20,7 @@
 
 mod address;
 mod age_list;
+mod canary;
 mod client;
 mod conductor;
 mod connection_trace;
@@ -56,12 +57,14 @@ use sites::networks::SourceFilter;
 use wire::MacAddress;
 
 pub use address::{AddressCheck, AddressConflict, DEFEND_INTERVAL, ProbeTimes};
+pub use canary::{Canary, Fault};
 pub use conductor::{
     CROSSING_MAX, Conductor, CrossingError, MESSAGE_BYTES_MAX, Process, STRAYS_MAX, Stray,
 };
 pub use connection_trace::{ConnectionTrace, TraceEnd, TraceEvent};
 pub use counters::{Counters, Histograms, STATUS_CLASSES, SiteCounters};
 pub use device_reads::{DEVICES_MAX, DeviceIndex};
+pub use kept_slots::KEPT_FOR_MAX;
 pub use listing::{Activity, ListedConnection, PageLimits};
 pub use request_log::{
     LoggedRequest, ReplyEnd, RequestLog, RequestName, STATUS_CLIENT_LEFT, TlsSession,
@@ -136,6 +139,8 @@ pub struct Config {
     /// Most slots that are kept after a burst was sent from them, for the next bursts of their clients and for what is
     /// lost; 65,535 at most count. 0: none, and each burst is read by itself.
     pub kept_slots_max: usize,
+    /// A fault, for the simulator to find.
+    pub canary: Canary,
 }
 
 /// Of a manifest that is rewritten 200 times a second, with nine runnable threads for each processor, 5 replies in
@@ -175,6 +180,7 @@ impl Default for Config {
             beginnings_max: BEGINNINGS_MAX,
             reads_max: 128,
             kept_slots_max: 64,
+            canary: Canary::default(),
         }
     }
 }

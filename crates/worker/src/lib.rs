@@ -238,6 +238,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         progressed |= self.fetch(now)?;
         let (sent, blocked_on_link) = self.transmit(now);
         progressed |= sent;
+        self.conductor.expire_kept(now, &mut self.arena);
         // Before objects are released: the log needs their paths.
         self.log_warnings(now);
         progressed |= self.release_objects();
@@ -420,6 +421,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
         message: &[u8],
     ) -> Result<(), CrossingError> {
         (self.conductor).handle_crossing(now, &mut self.arena, from, message)
+    }
+
+    /// See [`Conductor::kept_since`].
+    #[must_use]
+    pub fn kept_since(&self) -> Option<Instant> {
+        self.conductor.kept_since()
     }
 
     /// Open connections, half-open ones included.

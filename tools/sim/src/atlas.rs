@@ -48,6 +48,8 @@ pub(crate) struct Atlas {
     objects: Vec<ObjectPlan>,
     answers_later: bool,
     canary: Option<Canary>,
+    /// How long a slot was kept at most, behind a round.
+    kept_for_max: Duration,
     next_timeout: Option<Instant>,
     /// The error that ended the worker.
     failure: Option<String>,
@@ -97,6 +99,7 @@ pub(crate) fn assemble_worker(
         objects: scenario.objects.clone(),
         answers_later: scenario.answers_later,
         canary: None,
+        kept_for_max: Duration::ZERO,
         next_timeout: Some(scenario.epoch),
         failure: None,
     };
@@ -271,6 +274,8 @@ impl Atlas {
         match self.worker.step(now) {
             Ok(step) => {
                 self.next_timeout = step.next_timeout;
+                let kept_for = self.worker.kept_since().map(|since| now.since(since));
+                self.kept_for_max = self.kept_for_max.max(kept_for.unwrap_or_default());
                 step.progressed
             }
             Err(error) => {
@@ -376,7 +381,12 @@ impl Atlas {
 
     /// Violations that its link found.
     pub(crate) fn violations(&self) -> Vec<Violation> {
-        self.worker.link().retransmissions().complaints().to_vec()
+        let mut violations = self.worker.link().retransmissions().complaints().to_vec();
+        if self.kept_for_max > session::KEPT_FOR_MAX {
+            let millis = self.kept_for_max.as_millis();
+            violations.push(format!("a slot was kept for {millis} ms"));
+        }
+        violations
     }
 
     /// Bytes it read and sent.

@@ -48,8 +48,8 @@
 //!
 //! That the checks can fail is shown by canaries: deliberate bugs outside the product. One of them
 //! is what the product's guard against changed records is for: the same change without TLS, which
-//! only `retransmissions` can see. Those for `paths` are faults that TCP once had, which the feature
-//! `canaries` of `atlas-tcp` puts back.
+//! only `retransmissions` can see. Those for `paths` are faults that TCP once had, and two are of slots that are
+//! kept: the feature `canaries` of `atlas-tcp` and `atlas-session` puts them in.
 //!
 //! It refuses wall clocks, threads within a run and sockets. Bounded: see `world` and `scenario`.
 #![forbid(unsafe_code)]
@@ -108,6 +108,9 @@ fn run(
     }
     if let Some(fault) = canary.and_then(Canary::tcp_fault) {
         scenario.session.tcp.canary = tcp::Canary::of(fault);
+    }
+    if let Some(fault) = canary.and_then(Canary::session_fault) {
+        scenario.session.canary = session::Canary::of(fault);
     }
     World::new(&scenario, canary, frame_log).run()
 }

@@ -212,7 +212,7 @@ fn a_run_of_the_product_repeats() {
 }
 
 /// The violation that shows each canary.
-const COMPLAINTS: [(Canary, &str, &str); 16] = [
+const COMPLAINTS: [(Canary, &str, &str); 18] = [
     (Canary::WrongByte, "swarm", "wrong byte"),
     (Canary::Frame, "swarm", "wrong byte"),
     (Canary::Slot, "swarm", "resources: "),
@@ -226,6 +226,8 @@ const COMPLAINTS: [(Canary, &str, &str); 16] = [
     (Canary::Reads, "abusive", "too much was read"),
     (Canary::SendTimeout, "abusive", "is still open"),
     (Canary::Loan, "lending", "wrong byte"),
+    (Canary::KeptTooLong, "swarm", "a slot was kept for"),
+    (Canary::SentAfterGivenUp, "famine", "wrong byte"),
     (Canary::Table, "famine", "the table was not full"),
     (Canary::Strays, "workers", "silence"),
     (Canary::Strays, "take-over", "silence"),

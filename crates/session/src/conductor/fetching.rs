@@ -21,7 +21,6 @@ impl Conductor {
     /// The next read to enqueue, its slot already reserved. Clients take turns of up to eight
     /// reads each.
     pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
-        self.kept.expire(now, arena);
         self.telemetry.counters.session_kept_given_up_count = self.kept.given_up_count();
         let limits = self.fetch_limits(arena);
         while let Some(index) = self.reads.next(&self.connections.clients) {

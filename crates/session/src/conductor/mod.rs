@@ -147,7 +147,7 @@ impl Conductor {
             connections: Connections::new(clients, config.connections_per_source_max, table_key),
             handshakes: Handshakes::new(clients),
             reads: Reads::new(config.reads_max, clients),
-            kept: KeptSlots::new(config.kept_slots_max),
+            kept: KeptSlots::new(config.kept_slots_max).with_canary(config.canary),
             outgoing: TransmitQueues::new(clients),
             listening: Listening::new(&config, listener_key),
             answer_limits: AnswerLimits::new(listener_key),
@@ -295,6 +295,17 @@ impl Conductor {
     #[must_use]
     pub fn kept_slots(&self) -> usize {
         self.kept.count()
+    }
+
+    /// A round ends: gives up what was kept for its time ([`crate::KEPT_FOR_MAX`]).
+    pub fn expire_kept(&mut self, now: Instant, arena: &mut Arena) {
+        self.kept.expire(now, arena);
+    }
+
+    /// Since when the slot has been kept that is kept for longest, those aside from which a frame waits to be sent.
+    #[must_use]
+    pub fn kept_since(&self) -> Option<Instant> {
+        self.kept.oldest()
     }
 
     /// How much one frame and one read can hold.

@@ -135,6 +135,10 @@ pub(crate) enum Canary {
     SendTimeout,
     /// Slots are given back before they were read (see --scenario lending)
     Loan,
+    /// Slots are kept for longer than they may be
+    KeptTooLong,
+    /// A client is sent what took the place of a slot that was given up
+    SentAfterGivenUp,
     /// The connection table has one entry less (see --scenario famine)
     Table,
     /// Segments at the wrong worker are dropped (see --scenario workers)
@@ -158,6 +162,15 @@ pub(crate) enum Canary {
 }
 
 impl Canary {
+    /// The fault of kept slots that it is.
+    pub(crate) const fn session_fault(self) -> Option<session::Fault> {
+        Some(match self {
+            Self::KeptTooLong => session::Fault::KeptTooLong,
+            Self::SentAfterGivenUp => session::Fault::SentAfterGivenUp,
+            _ => return None,
+        })
+    }
+
     /// The fault of TCP that it is.
     pub(crate) const fn tcp_fault(self) -> Option<Fault> {
         Some(match self {

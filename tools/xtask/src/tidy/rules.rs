@@ -234,7 +234,7 @@ fn folder_and_room(path: &str) -> Option<(&str, &str)> {
         .then_some((folder, inner.unwrap_or(room)))
 }
 
-/// The feature of `atlas-tcp` that puts faults back, and the manifest that alone turns it on.
+/// The feature of `atlas-tcp` and `atlas-session` that puts faults in, and the manifest that alone turns it on.
 const CANARY_FEATURE: &str = "canaries";
 const CANARY_MANIFEST: &str = "tools/sim/Cargo.toml";
 
