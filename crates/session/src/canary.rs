@@ -6,9 +6,9 @@
 /// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Slots are not given up when their time is over.
+    /// What is kept is not given up when its time is over.
     KeptTooLong,
-    /// A client sends from what took the place of a slot that was given up.
+    /// A client sends from a copy that was given up, and so what took its place.
     SentAfterGivenUp,
 }
 

@@ -199,6 +199,8 @@ counters! {
         pub session_kept_fetch_count: u64,
         /// Read buffers that were kept and given up before all of their bytes were sent.
         pub session_kept_given_up_count: u64,
+        /// Bytes of read buffers that were copied, to be sent from the copy later.
+        pub session_kept_copied_bytes: u64,
         /// Times a read was deferred because its connection had used its read budget.
         pub session_read_deferred_count: u64,
         /// Times a read was deferred because the `bandwidth` of its site or rule was used.

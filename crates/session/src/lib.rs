@@ -139,6 +139,8 @@ pub struct Config {
     /// Most slots that are kept after a burst was sent from them, for the next bursts of their clients and for what is
     /// lost; 65,535 at most count. 0: none, and each burst is read by itself.
     pub kept_slots_max: usize,
+    /// Bytes of copies of what other slots hold, for clients whose paths lose. 0: none is made.
+    pub kept_copy_bytes: usize,
     /// A fault, for the simulator to find.
     pub canary: Canary,
 }
@@ -180,6 +182,7 @@ impl Default for Config {
             beginnings_max: BEGINNINGS_MAX,
             reads_max: 128,
             kept_slots_max: 64,
+            kept_copy_bytes: 0,
             canary: Canary::default(),
         }
     }

@@ -713,13 +713,16 @@ impl<L: Link, D: Disk> Worker<L, D> {
             ..
         } = self;
         let (mut offered, mut is_full) = (0, false);
+        let memory = arena.slot_memory();
         let mut sink = |frame: &wire::Outgoing<'_>| {
             // The round's limit, not the link's: the next round goes on at once.
             if offered == TRANSMIT_FRAMES_MAX {
                 return Transmitted::Full;
             }
             let last = frame.payload.last();
-            let is_for_loan = last.is_some_and(|part| part.len() >= link::LENT_BYTES_MIN);
+            let is_for_loan = last.is_some_and(|part| {
+                part.len() >= link::LENT_BYTES_MIN && memory.find(part).is_some()
+            });
             if is_for_loan && !slots.permit_loan(now) {
                 return Transmitted::Full;
             }

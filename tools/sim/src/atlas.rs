@@ -221,6 +221,8 @@ fn conductor_config(scenario: &Scenario, link: &CheckedLink) -> session::Config 
         unix_seconds_at_start: UNIX_SECONDS,
         reads_max: scenario.slots.min(scenario.disk.queue_depth) as usize,
         kept_slots_max: scenario.slots as usize * 3 / 4,
+        // Two copies, or those of many slots.
+        kept_copy_bytes: 16 << (10 + scenario.fault_seed % 2 * 10),
         ..scenario.session.clone()
     }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use memory::ArenaConfig;
 use tracing::warn;
 
+use super::storage::kept_copy_bytes;
 use crate::doctor::tree::Tree;
 use crate::settings::{LinkChoice, Settings};
 
@@ -44,7 +45,8 @@ pub(crate) fn of_slots(slots_bytes: u64, settings: &Settings) -> u64 {
         LinkChoice::Tap(_) | LinkChoice::Packet(_) | LinkChoice::Auto(_) => 0,
     };
     let others = BASE_BYTES + workers.saturating_sub(1) * WORKER_BYTES;
-    slots_bytes + connections * CONNECTION_BYTES_MAX + cells + others
+    let copies = kept_copy_bytes(&settings.limits) as u64;
+    slots_bytes + copies + connections * CONNECTION_BYTES_MAX + cells + others
 }
 
 /// Warns if the control group of this process has a limit below `need_bytes`.

@@ -88,7 +88,7 @@ pub(crate) use probe::{Probed, probe_path};
 use content::Content;
 
 use storage::{
-    Storage, handles_max, kept_slots_max, open_store, raise_descriptor_limit, reads_max,
+    Storage, handles_max, kept_copy_bytes, kept_slots_max, open_store, raise_descriptor_limit, reads_max,
 };
 use worker_disk::WorkerDisk;
 use worker_link::WorkerLink;
@@ -687,6 +687,7 @@ fn conductor_config(
         unix_seconds_at_start: wall_clock::now().whole_seconds(),
         reads_max: reads_max(limits),
         kept_slots_max: kept_slots_max(limits),
+        kept_copy_bytes: kept_copy_bytes(limits),
         ..settings.conductor.clone()
     }
 }

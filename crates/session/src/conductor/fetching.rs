@@ -2,7 +2,7 @@
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
-use tcp::{Claim, Credit, Demand};
+use tcp::{Claim, Credit, Demand, StreamRange};
 
 use super::Conductor;
 use super::opening::SEALED_UNIT_BYTES;
@@ -14,6 +14,9 @@ use crate::kept_slots::{AHEAD_TIME, KeptSlots};
 use crate::read_budget::ReadCost;
 use crate::{ReadError, ReadLimits, ReadPlan, TraceEvent, Warning};
 
+/// A read of a lost packet takes a block at least, of most file systems and disks.
+const BLOCK_BYTES: u64 = 4096;
+
 /// Bits of a client's index in a read's token.
 pub(super) const CLIENT_BITS: u32 = 24;
 
@@ -22,6 +25,7 @@ impl Conductor {
     /// reads each.
     pub fn poll_read(&mut self, now: Instant, arena: &mut Arena) -> Option<ReadPlan> {
         self.telemetry.counters.session_kept_given_up_count = self.kept.given_up_count();
+        self.telemetry.counters.session_kept_copied_bytes = self.kept.copied_bytes();
         let limits = self.fetch_limits(arena);
         while let Some(index) = self.reads.next(&self.connections.clients) {
             let Some(client) = self.connections.clients.entry_mut(index) else {
@@ -279,15 +283,16 @@ impl Client {
         limits: FetchLimits,
         kept_slots: &KeptSlots,
     ) -> Option<FetchPlan> {
-        let kept = kept_slots.find(&self.kept, self.serial, demand.range.start);
+        let (start, is_again) = (demand.range.start, demand.is_retransmission);
+        let kept = kept_slots.find(&self.kept, self.serial, start, is_again);
         if kept.is_none() && self.is_being_read(demand) {
             return None;
         }
         let is_small = demand.range.bytes() * 2 <= limits.slot_bytes;
-        let ahead_bytes = if is_small && kept.is_none() && !demand.is_retransmission {
-            self.ahead_bytes(kept_slots)
-        } else {
-            0
+        let ahead_bytes = match (&kept, is_again) {
+            (None, true) => self.lost_bytes_ahead(demand, limits),
+            (None, false) if is_small => self.ahead_bytes(kept_slots),
+            _ => 0,
         };
         let limits = FetchLimits {
             ahead_bytes,
@@ -308,6 +313,21 @@ impl Client {
         }
         let bytes = self.tcp.paced_bytes(AHEAD_TIME).filter(|_| may_be);
         bytes.unwrap_or(0)
+    }
+
+    /// How much of the stream a read for a lost run takes, so that it brings the next ones as well: up to the last one
+    /// of as many as cost no fewer bytes if each is read by itself.
+    fn lost_bytes_ahead(&self, demand: &Demand, limits: FetchLimits) -> u64 {
+        let each = if self.tls.is_some() {
+            u64::from(SEALED_UNIT_BYTES)
+        } else {
+            BLOCK_BYTES
+        };
+        let start = demand.range.start;
+        let reach = StreamRange::new(start, start + limits.slot_bytes);
+        let (runs, end) = self.tcp.lost_within(reach);
+        let span = end.since(start);
+        if runs > 1 && span <= runs * each { span } else { 0 }
     }
 
     /// Whether the first bytes of a demand are being read, with others before them.

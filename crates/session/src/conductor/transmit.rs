@@ -1,10 +1,8 @@
 //! Transmission: sends fetches that are ready, in order for each connection, in frames as large as
 //! the link takes.
 
-use std::ops::Range;
-
 use clock::Instant;
-use memory::{Arena, FilledSlot};
+use memory::Arena;
 use tcp::{Framing, StreamRange};
 use wire::{Ecn, HEADERS_BYTES_MAX, Offload, Outgoing, Route, Segmentation, TcpChecksum, TcpRepr};
 
@@ -13,9 +11,9 @@ use super::ahead::prefetch_turns;
 use super::telemetry::Telemetry;
 use super::transmit_queues::TransmitQueues;
 use crate::client::Client;
-use crate::fetch::{Arrived, Fetch, FetchPlan, FetchState, ReadShape};
-use crate::kept_slots::{Kept, KeptSlots, ReadAhead};
-use crate::stream_map::{ContentChanged, RecordRun, StreamMap};
+use crate::fetch::{Arrived, Fetch, FetchPlan, FetchState};
+use crate::kept_slots::{Kept, KeptMemory, KeptSlots, ReadAhead};
+use crate::stream_map::{ContentChanged, StreamMap};
 use crate::{Config, TransmitProgress, Transmitted, Warning};
 
 type Sink<'s> = dyn FnMut(&Outgoing<'_>) -> Transmitted + 's;
@@ -148,7 +146,7 @@ impl Sender<'_, '_> {
     }
 
     /// A fetch was sent, or is not needed any more: its slot is kept if it has more for the client, or was sent on a
-    /// path that loses.
+    /// path that loses. That of a retransmission is if more was lost of what it holds.
     fn end_fetch(
         &mut self,
         client: &mut Client,
@@ -156,7 +154,7 @@ impl Sender<'_, '_> {
         plan: &FetchPlan,
         arrived: Option<Arrived>,
     ) {
-        let claimed = client.tcp.claimed_once();
+        let (claimed, acknowledged) = (client.tcp.claimed_once(), client.tcp.acknowledged());
         if let Some(key) = plan.kept {
             self.kept.end_plan(key);
             let end = self.kept.unsent_end(&client.kept, client.serial);
@@ -164,22 +162,35 @@ impl Sender<'_, '_> {
                 client.ahead = ReadAhead::default();
                 let is_kept_on = client.tcp.has_lost();
                 let (of_client, owner) = (&mut client.kept, client.serial);
-                (self.kept).on_all_sent(self.now, arena, of_client, owner, is_kept_on);
+                (self.kept).on_all_sent(
+                    self.now,
+                    arena,
+                    of_client,
+                    owner,
+                    is_kept_on,
+                    acknowledged,
+                );
             }
         }
         let (Some(arrived), Some(shape)) = (arrived, plan.read) else {
             return;
         };
-        let is_unsent = claimed < shape.end;
+        let is_unsent = claimed < shape.end && !plan.is_retransmission;
+        let has_use = if plan.is_retransmission {
+            plan.range.end < shape.end
+        } else {
+            is_unsent || client.tcp.has_lost()
+        };
         let is_of_stream = shape.records.is_none() || arrived.is_sealed;
-        if is_of_stream && (is_unsent || client.tcp.has_lost()) {
+        if is_of_stream && has_use {
             let kept = Kept {
                 owner: client.serial,
                 shape,
-                slot: arrived.slot,
+                memory: KeptMemory::Slot(arrived.slot),
                 usable_from: arrived.usable_from,
             };
-            (self.kept).keep(self.now, arena, &mut client.kept, kept, is_unsent);
+            let of_client = &mut client.kept;
+            (self.kept).keep(self.now, arena, of_client, kept, is_unsent, acknowledged);
         } else {
             arena.release(arrived.slot.into_free());
         }
@@ -208,8 +219,7 @@ impl Sender<'_, '_> {
             let range = admitted.range();
             let before = client.tcp.retransmitted_bytes();
             let segment = client.tcp.segment(self.now, &admitted);
-            let source = source_of(fetch, self.kept);
-            let parts = parts_of(&fetch.plan, source, &client.stream, arena, range);
+            let parts = parts_of(fetch, self.kept, &client.stream, arena, range);
             match self
                 .frames
                 .send(&client.route, &segment, parts.as_slice(), framing)
@@ -238,8 +248,10 @@ impl Sender<'_, '_> {
             arrived.usable_from = from;
             arena.lend(&arrived.slot);
         } else if let Some(kept) = fetch.plan.kept.and_then(|key| self.kept.get_mut(key)) {
-            kept.usable_from = from;
-            arena.lend(&kept.slot);
+            if let KeptMemory::Slot(slot) = &kept.memory {
+                kept.usable_from = from;
+                arena.lend(slot);
+            }
         }
     }
 
@@ -266,9 +278,9 @@ impl Sender<'_, '_> {
         // The range is not acknowledged, so its run is still in the stream map.
         let records = stream.records_mut(read.stream_start);
         let records = records.expect("invariant: what is unacknowledged is in the map");
-        let (before, behind) = room_of(&run);
+        let (before, behind) = run.room();
         let window = arena.window_mut(&mut arrived.slot, before, behind);
-        let bytes = window.get_mut(place_of(&run, read.skip_bytes));
+        let bytes = window.get_mut(read.records_place(&run));
         let bytes = bytes.expect("invariant: a ready slot holds all bytes of its fetch");
         let (fresh, again) = records.seal(&run, bytes)?;
         arrived.is_sealed = true;
@@ -374,71 +386,31 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The slot that a fetch is sent from, and what is in it; `None`: it is all text.
-fn source_of<'a>(fetch: &'a Fetch, kept: &'a KeptSlots) -> Option<(&'a FilledSlot, ReadShape)> {
-    if let Some(key) = fetch.plan.kept {
-        let kept = kept.get(key);
-        let Kept { slot, shape, .. } = kept.expect("invariant: a slot is kept for what is planned");
-        return Some((slot, *shape));
-    }
-    match (&fetch.state, fetch.plan.read) {
-        (FetchState::Ready(Some(arrived)), Some(read)) => Some((&arrived.slot, read)),
-        _ => None,
-    }
-}
-
 /// Where the bytes of `range`, a part of the fetch's, are.
 fn parts_of<'a>(
-    plan: &FetchPlan,
-    source: Option<(&'a FilledSlot, ReadShape)>,
+    fetch: &'a Fetch,
+    kept: &'a KeptSlots,
     stream: &'a StreamMap,
     arena: &'a Arena,
     range: StreamRange,
 ) -> Parts<'a> {
     let mut parts = Parts::new();
+    let plan = &fetch.plan;
+    if let Some(key) = plan.kept {
+        let from = kept.get(key);
+        let from = from.expect("invariant: what is planned from is kept");
+        parts.push(kept.content(arena, from, range));
+        return parts;
+    }
     let text_end = plan.text_end();
     let text = StreamRange::new(range.start, text_end.clamp(range.start, range.end));
     if !text.is_empty() {
         parts.push(stream.text_bytes(text));
     }
-    let Some((slot, read)) = source else {
-        return parts;
-    };
-    let first = text_end.max(range.start).min(range.end);
-    let skip = u64::from(read.skip_bytes);
-    match read.records {
-        None => {
-            let from = skip + first.since(read.stream_start);
-            let window = as_index(from)..as_index(from + range.end.since(first));
-            let payload = arena.payload(slot).get(window);
-            parts.push(payload.expect("invariant: a ready slot holds all bytes of its fetch"));
-        }
-        Some(run) => {
-            let (before, behind) = room_of(&run);
-            let window = arena.window(slot, before, behind);
-            let records = window.get(place_of(&run, read.skip_bytes));
-            let from = as_index(first.since(run.start))..as_index(range.end.since(run.start));
-            let part = records.and_then(|records| records.get(from));
-            parts.push(part.expect("invariant: a ready slot holds all bytes of its fetch"));
-        }
+    if let (FetchState::Ready(Some(arrived)), Some(read)) = (&fetch.state, plan.read) {
+        let first = text_end.max(range.start).min(range.end);
+        let content = StreamRange::new(first, range.end);
+        parts.push(read.content(arena, &arrived.slot, content));
     }
     parts
-}
-
-/// Room that the records of a fetch need in their slot, before what was read and behind it: the first
-/// content stays where the disk put it.
-const fn room_of(run: &RecordRun) -> (u32, u32) {
-    (run.framing.header_bytes, run.framing_bytes())
-}
-
-/// Where the records are in a window with that room, if `skip_bytes` were read before the first
-/// content.
-fn place_of(run: &RecordRun, skip_bytes: u32) -> Range<usize> {
-    let from = as_index(skip_bytes.into());
-    from..from + as_index(run.bytes())
-}
-
-/// A distance within a slot.
-fn as_index(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

@@ -18,8 +18,10 @@
 //!   one full fetch and below the pacing quantum. ACKs that arrive together then cause one read
 //!   instead of many, and more than two thirds of the window are still outstanding meanwhile.
 
+use core::ops::Range;
+
 use clock::Instant;
-use memory::FilledSlot;
+use memory::{Arena, FilledSlot};
 use tcp::{Claim, Demand, StreamOffset, StreamRange};
 
 use crate::kept_slots::KeptKey;
@@ -46,8 +48,8 @@ pub(crate) struct FetchLimits {
     pub(crate) frame_bytes: u64,
     /// Payload bytes of a slot.
     pub(crate) slot_bytes: u64,
-    /// How much of the stream, from the fetch's first byte on, a read of new data may take even if the demand is
-    /// for less. 0: nothing of it could be kept.
+    /// How much of the stream, from the fetch's first byte on, a read may take even if the demand is for less. 0: nothing
+    /// of it could be kept.
     pub(crate) ahead_bytes: u64,
 }
 
@@ -62,13 +64,16 @@ impl FetchLimits {
         full - full / 8
     }
 
-    /// How much of the stream the read for a demand may take: as many fetches of the demand's size as there is use
-    /// for, so that the last one from a slot is no small rest. `None`: no more than is demanded.
+    /// How much of the stream the read for a demand may take: of new data as many fetches of the demand's size as there
+    /// is use for, so that the last one from a slot is no small rest. `None`: no more than is demanded.
     fn reach_bytes(self, demand: &Demand, read_bytes_max: u64) -> Option<u64> {
         let once = demand.range.bytes().max(1);
         let most = self.ahead_bytes.min(read_bytes_max);
+        if demand.is_retransmission {
+            return (most > once).then_some(most);
+        }
         let fetches = most / once;
-        (!demand.is_retransmission && fetches > 1).then_some(fetches * once)
+        (fetches > 1).then_some(fetches * once)
     }
 }
 
@@ -88,6 +93,44 @@ pub(crate) struct ReadShape {
     pub(crate) end: StreamOffset,
     /// The records that hold this part; the first of them may start before it.
     pub(crate) records: Option<RecordRun>,
+}
+
+impl ReadShape {
+    /// Bytes of the stream that a slot holds into which this was read, and sealed over TLS.
+    pub(crate) fn content<'a>(
+        &self,
+        arena: &'a Arena,
+        slot: &'a FilledSlot,
+        range: StreamRange,
+    ) -> &'a [u8] {
+        let (window, from) = match &self.records {
+            None => {
+                let skip = u64::from(self.skip_bytes);
+                let from = skip + range.start.since(self.stream_start);
+                (Some(arena.payload(slot)), from)
+            }
+            Some(run) => {
+                let (before, behind) = run.room();
+                let window = arena.window(slot, before, behind);
+                let from = range.start.since(run.start);
+                (window.get(self.records_place(run)), from)
+            }
+        };
+        let part = as_index(from)..as_index(from + range.bytes());
+        let content = window.and_then(|window| window.get(part));
+        content.expect("invariant: a ready slot holds all bytes of its fetch")
+    }
+
+    /// Where the records are in a window with their room ([`RecordRun::room`]).
+    pub(crate) fn records_place(&self, run: &RecordRun) -> Range<usize> {
+        let from = as_index(self.skip_bytes.into());
+        from..from + as_index(run.bytes())
+    }
+}
+
+/// A distance within a slot.
+fn as_index(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// A decision to fetch.

@@ -83,6 +83,12 @@ pub(crate) struct RecordRun {
 }
 
 impl RecordRun {
+    /// Room that the records need in their slot, before what was read and behind it, bytes: the first content stays where
+    /// the disk put it.
+    pub(crate) const fn room(&self) -> (u32, u32) {
+        (self.framing.header_bytes, self.framing_bytes())
+    }
+
     /// Content bytes of all.
     pub(crate) fn all_content_bytes(&self) -> u64 {
         u64::from(self.count.saturating_sub(1)) * u64::from(self.content_bytes)

@@ -9,7 +9,7 @@ use super::sack::SackReports;
 use crate::congestion::Controller as _;
 use crate::pacing::PacingRate;
 use crate::recovery::DUPLICATE_THRESHOLD;
-use crate::stream::StreamRange;
+use crate::stream::{StreamOffset, StreamRange};
 
 /// Least size of a demand while more is queued than the peer's window admits, unless a segment is
 /// smaller. Each demand costs a read of at least 4 KiB, or of whole TLS records that are sealed
@@ -207,6 +207,13 @@ impl Connection {
         let lost = self.flight.first_lost(u64::MAX)?;
         let end = lost.end.min(self.send.end);
         (lost.start < end).then(|| StreamRange::new(lost.start, end))
+    }
+
+    /// Of the runs of lost bytes that are not being fetched, those in `range`: how many, and where the last one ends.
+    #[must_use]
+    pub fn lost_within(&self, range: StreamRange) -> (u64, StreamOffset) {
+        let end = range.end.min(self.send.end).max(range.start);
+        self.flight.lost_within(StreamRange::new(range.start, end))
     }
 
     /// How much of that may be sent, `bytes_max` at most: full segments only, except at the end of what

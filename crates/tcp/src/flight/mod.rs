@@ -313,6 +313,24 @@ impl Flight {
         Some(StreamRange::new(first.start, first.start + bytes))
     }
 
+    /// Of the runs of lost bytes that are not being fetched, those in `range`: how many, and where the last one ends.
+    #[must_use]
+    pub fn lost_within(&self, range: StreamRange) -> (u64, StreamOffset) {
+        let (mut runs, mut end) = (0, range.start);
+        if self.lost_bytes == 0 {
+            return (runs, end);
+        }
+        let lost = (self.entries.iter())
+            .skip_while(|entry| entry.end <= range.start)
+            .take_while(|entry| entry.start < range.end)
+            .filter(|entry| entry.state == SegmentState::Lost);
+        for entry in lost {
+            runs += u64::from(runs == 0 || entry.start > end);
+            end = entry.end.min(range.end);
+        }
+        (runs, end)
+    }
+
     /// Lost bytes of `range` are being fetched from now on.
     pub fn claim(&mut self, range: StreamRange) {
         self.change_state(range, SegmentState::Lost, SegmentState::Claimed);

@@ -50,6 +50,24 @@ fn sacked_bytes_are_delivered_once() {
 }
 
 #[test]
+fn lost_runs_within_a_range_are_those_that_are_not_being_fetched() {
+    let mut flight = sent(&[(0, 100), (100, 200), (200, 300), (300, 400), (400, 500)]);
+    assert_eq!(flight.lost_within(range(0, 500)), (0, StreamOffset(0)));
+    flight.sack(range(100, 200), |_| {});
+    flight.sack(range(450, 500), |_| {});
+    let _ = flight.mark_lost(|_| true);
+    // Two entries that touch are one run.
+    assert_eq!(flight.lost_within(range(0, 500)), (2, StreamOffset(450)));
+    assert_eq!(flight.lost_within(range(0, 201)), (2, StreamOffset(201)));
+    assert_eq!(flight.lost_within(range(0, 200)), (1, StreamOffset(100)));
+    assert_eq!(flight.lost_within(range(100, 200)), (0, StreamOffset(100)));
+    flight.claim(range(200, 400));
+    assert_eq!(flight.lost_within(range(0, 500)), (2, StreamOffset(450)));
+    flight.claim(range(400, 450));
+    assert_eq!(flight.lost_within(range(0, 500)), (1, StreamOffset(100)));
+}
+
+#[test]
 fn lost_runs_are_claimed_in_pieces_and_resent() {
     let mut flight = sent(&[(0, 100), (100, 200), (200, 300)]);
     flight.sack(range(200, 300), |_| {});

@@ -507,6 +507,7 @@ fn conductor_config(case: &Case, seed: u64, link: &MeteredLink) -> session::Conf
         unix_seconds_at_start: UNIX_SECONDS,
         reads_max: case.slots.min(QUEUE_DEPTH) as usize,
         kept_slots_max: case.slots as usize * 3 / 4,
+        kept_copy_bytes: case.slots as usize * (128 << 10),
         ..session::Config::default()
     }
 }

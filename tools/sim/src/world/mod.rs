@@ -137,7 +137,7 @@ pub(crate) enum Canary {
     Loan,
     /// Slots are kept for longer than they may be
     KeptTooLong,
-    /// A client is sent what took the place of a slot that was given up
+    /// A client is sent what took the place of a copy that was given up (see --scenario plain)
     SentAfterGivenUp,
     /// The connection table has one entry less (see --scenario famine)
     Table,
