@@ -45,7 +45,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use clock::{Duration, Instant, UnixTime};
+use clock::{Duration, Instant, UnixTime, earlier};
 use counters::{CounterSet as _, Gauge, counters};
 use diskmap::{Completion, Disk, DiskError, FileIndex, Read};
 use link::{InterfaceState, Link, LinkError, Received, Sent, TransmitError};
@@ -101,6 +101,8 @@ pub struct Step {
     pub blocked_on_link: bool,
     /// When the next round has work even if nothing arrives.
     pub next_timeout: Option<Instant>,
+    /// The same without clients' timers, which may fire a moment late: when devices are asked that wake nobody.
+    pub next_look: Option<Instant>,
 }
 
 /// An error that ends a worker.
@@ -247,10 +249,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.counters.server_step_rounds += 1;
         self.counters.server_empty_rounds += u64::from(!progressed);
         self.counters.server_blocked_rounds += u64::from(blocked_on_link);
+        let next_look = self.next_look(now, blocked_on_link);
         Ok(Step {
             progressed,
             blocked_on_link,
-            next_timeout: self.next_timeout(now, blocked_on_link),
+            next_timeout: earlier(self.conductor.poll_timeout(), next_look),
+            next_look,
         })
     }
 
@@ -326,10 +330,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// or the link has failed, or after a second signal.
     pub fn transmit_only(&mut self, now: Instant) -> Step {
         let (progressed, blocked_on_link) = self.transmit(now);
+        let next_look = blocked_on_link.then(|| now + link::FULL_RETRY_AFTER);
         Step {
             progressed,
             blocked_on_link,
-            next_timeout: blocked_on_link.then(|| now + link::FULL_RETRY_AFTER),
+            next_timeout: next_look,
+            next_look,
         }
     }
 
@@ -774,15 +780,14 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.objects.close_unused(&mut self.disk) || is_any
     }
 
-    fn next_timeout(&self, now: Instant, blocked_on_link: bool) -> Option<Instant> {
+    fn next_look(&self, now: Instant, blocked_on_link: bool) -> Option<Instant> {
         // Nothing wakes us when a device has read a slot: look again when all are in use.
         let is_starved = self.arena.free_count() == 0 && self.arena.lent_count() > 0;
         let retry = (blocked_on_link || is_starved).then(|| now + link::FULL_RETRY_AFTER);
         let overdue = self.objects.poll_timeout();
         let completions = self.disk.next_poll(now);
-        let timers = self.conductor.poll_timeout();
         let held = self.slots.next_timeout();
-        [timers, overdue, retry, completions, held]
+        [overdue, retry, completions, held]
             .into_iter()
             .flatten()
             .min()

@@ -6,6 +6,9 @@
 //! its interrupts (`ethtool -C rx-usecs`); what it costs and brings is in
 //! `docs/develop/decisions/0015-wake-ups.md`.
 //!
+//! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round: pacing's
+//! schedule may be [`PAUSE_MAX`] ahead of the clock (`tcp::pacing`), and none waits longer.
+//!
 //! It refuses to pause twice without finding work in between, so an idle server is woken by the first
 //! frame. Bounded by the pause: nothing waits longer for being handled with others.
 
@@ -14,7 +17,7 @@ use clock::Duration;
 /// Shortest and longest pause by round-trip times. The longest costs a client in the same building a few
 /// milliseconds a reply.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
-const PAUSE_MAX: Duration = Duration::from_millis(1);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// A pause is so small a part of the shortest round-trip time: a reply waits for a few of them, one behind
 /// another (request, look-up, read).
@@ -72,14 +75,15 @@ impl Coalescing {
         }
     }
 
-    /// How to sleep when the next timer is due in `timeout`.
+    /// How to sleep when devices that wake nobody are to be asked in `look_after`, or a timer would be late.
     #[must_use]
-    pub(crate) fn sleep(&mut self, timeout: Duration) -> Sleep {
-        if !self.is_busy || self.has_paused || self.pause.is_zero() {
+    pub(crate) fn sleep(&mut self, look_after: Duration) -> Sleep {
+        let pause = self.pause.min(look_after);
+        if !self.is_busy || self.has_paused || pause.is_zero() {
             return Sleep::Wait;
         }
         self.has_paused = true;
-        Sleep::Pause(self.pause.min(timeout))
+        Sleep::Pause(pause)
     }
 
     /// A round made progress.
@@ -127,10 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_due_sooner_ends_the_pause() {
+    fn a_device_that_is_to_be_asked_sooner_ends_the_pause() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
         coalescing.on_waited(SHORT);
         assert_eq!(coalescing.sleep(SHORT), Sleep::Pause(SHORT));
+        coalescing.on_progress();
+        assert_eq!(coalescing.sleep(Duration::ZERO), Sleep::Wait);
     }
 
     #[test]

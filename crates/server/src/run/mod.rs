@@ -401,16 +401,18 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let look_at = self.link_watch.as_ref().map(LinkWatch::next_look);
         let wake_at = look_at.map_or(wake_at, |at| wake_at.min(at));
         let timeout = wake_at.since(now).min(IDLE_SLEEP_MAX);
-        if timeout.is_zero() {
-            return Ok(());
-        }
+        let look_after = (step.next_look).map_or(IDLE_SLEEP_MAX, |at| at.since(now));
+        let look_after = look_after.min(timeout.saturating_add(coalescing::PAUSE_MAX));
         self.coalescing.on_round_trip(self.worker.shortest_rtt(now));
         // A pause would leave the device alone for as long.
         if !self.busy_poll.is_on()
-            && let Sleep::Pause(pause) = self.coalescing.sleep(timeout)
+            && let Sleep::Pause(pause) = self.coalescing.sleep(look_after)
         {
             wait::pause(pause);
             self.counters.server_pause_events += 1;
+            return Ok(());
+        }
+        if timeout.is_zero() {
             return Ok(());
         }
         let or_writable = step.blocked_on_link && !self.pollout_unreliable;
