@@ -12,7 +12,7 @@ use super::comparison::{
     self, CLIENT_LOAD_MAX, Quantity, Ratio, best, cells, failure, is_client_bound, median, servers,
 };
 use super::plan::ATLAS;
-use super::results::{Measured, Outcome, Results};
+use super::results::{Effort, Measured, Outcome, Results};
 use super::stages::{self, Stage};
 use crate::page::wrapped;
 use crate::statistics::Median;
@@ -548,6 +548,36 @@ fn environment(text: &mut String, results: &Results) {
         for is_tls in [false, true] {
             memory_row(text, results, server, is_tls);
         }
+        effort_rows(text, results, server);
+    }
+}
+
+/// What a worker did for each object.
+fn effort_rows(text: &mut String, results: &Results, server: &str) {
+    for cell in cells(results, |cell| cell.cached_percent == 0) {
+        let each = |of: fn(&Effort) -> u64| {
+            let counts = results.turns.iter().filter_map(|turn| match &turn.outcome {
+                Outcome::Measured(it) if turn.server == server && turn.cell == cell => {
+                    let effort = it.effort.as_ref().filter(|it| it.replies > 0)?;
+                    Some(float(of(effort)) / float(effort.replies))
+                }
+                _ => None,
+            });
+            Median::new(counts).map(|it| it.middle)
+        };
+        let counts = [
+            each(|it| it.rounds),
+            each(|it| it.sleeps),
+            each(|it| it.disk_calls),
+            each(|it| it.frames),
+        ];
+        if let [Some(rounds), Some(sleeps), Some(disk_calls), Some(frames)] = counts {
+            let _ = writeln!(
+                text,
+                "| rounds, sleeps, system calls for reads, and frames for each object, {cell}, {server} | {rounds:.1}, \
+                 {sleeps:.1}, {disk_calls:.1}, {frames:.1} |"
+            );
+        }
     }
 }
 
@@ -639,6 +669,25 @@ mod tests {
             turns,
             stages: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_the_worker_did_for_each_object_is_told_where_it_is_counted() {
+        let mut results = results();
+        assert!(!page(&results, &[]).contains("frames for each object"));
+        for turn in &mut results.turns {
+            if let Outcome::Measured(it) = &mut turn.outcome {
+                it.effort = Some(Effort {
+                    replies: 100,
+                    rounds: 3400,
+                    sleeps: 1550,
+                    disk_calls: 610,
+                    frames: 1200,
+                });
+            }
+        }
+        let page = page(&results, &[]);
+        assert!(page.contains("an object each 4 s, atlas | 34.0, 15.5, 6.1, 12.0 |"), "{page}");
     }
 
     #[test]

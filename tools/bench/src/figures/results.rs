@@ -32,6 +32,20 @@ impl From<LatencySummary> for Delay {
     }
 }
 
+/// What Atlas's worker did, from its start to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Effort {
+    /// Replies that it sent.
+    pub(crate) replies: u64,
+    pub(crate) rounds: u64,
+    /// Times it slept, pauses included: a system call each.
+    pub(crate) sleeps: u64,
+    /// System calls by which reads are submitted and reaped.
+    pub(crate) disk_calls: u64,
+    /// Frames offered to the link.
+    pub(crate) frames: u64,
+}
+
 /// What a window gave.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
@@ -63,6 +77,9 @@ pub(crate) struct Measured {
     pub(crate) server_memory: u64,
     /// Seconds of the server's core that the filter of the wire took.
     pub(crate) filter: f64,
+    /// What Atlas says its worker did.
+    #[serde(default)]
+    pub(crate) effort: Option<Effort>,
     /// What the machine's memory did in the window, if it is counted.
     #[serde(default)]
     pub(crate) memory: Option<MemoryBytes>,

@@ -14,10 +14,10 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use testbed::bench_disk::{Objects, drop_caches, read_bytes};
 use testbed::rivals::Peer;
-use testbed::server::Server;
+use testbed::server::{Server, Stopped};
 
 use super::cell::Cell;
-use super::results::{Measured, Outcome};
+use super::results::{Effort, Measured, Outcome};
 use crate::lab::{Contender, Lab, address};
 use crate::stored::float;
 use crate::wire;
@@ -114,8 +114,8 @@ impl Turns<'_> {
         let report = clients.finish()?;
         let read = read_bytes(device)? - before;
         let server_memory = memory(&server);
-        let sent = match end(contender, server) {
-            Ok(sent) => sent,
+        let (sent, effort) = match end(contender, server) {
+            Ok(counted) => counted,
             Err(error) => return failed(error),
         };
         let report = match report {
@@ -145,6 +145,7 @@ impl Turns<'_> {
             fairness: Some(report.fairness),
             server_memory,
             filter: wire::filter_seconds(&report),
+            effort,
             memory: report.memory,
         };
         let under_way = float(u64::from(cell.connections) * objects.bytes) / float(served.max(1));
@@ -313,8 +314,8 @@ fn failed(error: anyhow::Error) -> Result<Outcome> {
     Ok(Outcome::Failed(format!("{error:#}")))
 }
 
-/// Ends a server; what Atlas says it sent, bytes of TCP text that were not sent before.
-fn end(contender: &Contender, server: Server) -> Result<Option<u64>> {
+/// Ends a server; what Atlas says it sent, bytes of TCP text that were not sent before, and what its worker did.
+fn end(contender: &Contender, server: Server) -> Result<(Option<u64>, Option<Effort>)> {
     if !contender.is_atlas() {
         // How rivals end is not measured: some call it a failure to have connections then. One process
         // that waits for them to go is not waited for.
@@ -322,12 +323,23 @@ fn end(contender: &Contender, server: Server) -> Result<Option<u64>> {
             server.signal(Signal::KILL)?;
         }
         drop(server);
-        return Ok(None);
+        return Ok((None, None));
     }
     let stopped = server.stop()?;
     let sent = stopped.counter("tcp_send_bytes")?;
     let again = stopped.counter("tcp_retransmit_bytes")?;
-    Ok(Some(sent.saturating_sub(again)))
+    Ok((Some(sent.saturating_sub(again)), effort(&stopped).ok()))
+}
+
+/// What the worker of an Atlas that has ended did; a baseline may not count all of it.
+fn effort(stopped: &Stopped) -> Result<Effort> {
+    Ok(Effort {
+        replies: stopped.counter("http_reply_count")?,
+        rounds: stopped.counter("server_step_rounds")?,
+        sleeps: stopped.counter("server_sleep_events")? + stopped.counter("server_pause_events")?,
+        disk_calls: stopped.counter("disk_enter_calls")?,
+        frames: stopped.counter("tcp_send_segments")? + stopped.counter("tcp_control_segments")?,
+    })
 }
 
 /// Resident bytes of a server and its children, shared pages in equal parts, huge pages included; 0 if
