@@ -513,8 +513,8 @@ settings! {
     SLOTS = slots: Amount => limits.slots,
         number("buffers of 64 KiB", "", 16, 65_536),
         "Buffers that reads go to and segments leave from: 72 KiB of memory each, 128 KiB where \
-         frames are sent from them. What is needed is rate x disk latency, not rate x round-trip \
-         time.";
+         frames are sent from them; and up to 128 KiB more for copies while the paths of clients \
+         lose. What is needed is rate x disk latency, not rate x round-trip time.";
 
     DISK_QUEUE_DEPTH = disk_queue_depth: Amount => limits.disk_queue_depth,
         number("reads", "", 1, 4_096),

@@ -88,7 +88,8 @@ pub(crate) use probe::{Probed, probe_path};
 use content::Content;
 
 use storage::{
-    Storage, handles_max, kept_copy_bytes, kept_slots_max, open_store, raise_descriptor_limit, reads_max,
+    Storage, handles_max, kept_copy_bytes, kept_slots_max, open_store, raise_descriptor_limit,
+    reads_max,
 };
 use worker_disk::WorkerDisk;
 use worker_link::WorkerLink;

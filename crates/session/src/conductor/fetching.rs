@@ -296,6 +296,7 @@ impl Client {
         };
         let limits = FetchLimits {
             ahead_bytes,
+            is_prompt: (kept.is_some() || ahead_bytes > 0) && self.tcp.has_lost(),
             ..limits
         };
         fetch::plan(demand, &self.stream, limits, kept)
@@ -327,7 +328,11 @@ impl Client {
         let reach = StreamRange::new(start, start + limits.slot_bytes);
         let (runs, end) = self.tcp.lost_within(reach);
         let span = end.since(start);
-        if runs > 1 && span <= runs * each { span } else { 0 }
+        if runs > 1 && span <= runs * each {
+            span
+        } else {
+            0
+        }
     }
 
     /// Whether the first bytes of a demand are being read, with others before them.

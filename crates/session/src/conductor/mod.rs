@@ -147,11 +147,7 @@ impl Conductor {
             connections: Connections::new(clients, config.connections_per_source_max, table_key),
             handshakes: Handshakes::new(clients),
             reads: Reads::new(config.reads_max, clients),
-            kept: KeptSlots::new(
-                config.kept_slots_max,
-                config.kept_copy_bytes,
-                config.canary,
-            ),
+            kept: KeptSlots::new(config.kept_slots_max, config.kept_copy_bytes, config.canary),
             outgoing: TransmitQueues::new(clients),
             listening: Listening::new(&config, listener_key),
             answer_limits: AnswerLimits::new(listener_key),
@@ -318,6 +314,7 @@ impl Conductor {
             frame_bytes: self.frame_bytes(),
             slot_bytes: u64::from(arena.slot_bytes()),
             ahead_bytes: 0,
+            is_prompt: false,
         }
     }
 

@@ -16,7 +16,8 @@
 //!   for its first record if the window can hold two.
 //! * New data waits while bytes are outstanding and the credit is below a third of the window, below
 //!   one full fetch and below the pacing quantum. ACKs that arrive together then cause one read
-//!   instead of many, and more than two thirds of the window are still outstanding meanwhile.
+//!   instead of many, and more than two thirds of the window are still outstanding meanwhile. Where the path loses and the
+//!   slot is kept nothing waits: a segment that does is a tenth of such a window.
 
 use core::ops::Range;
 
@@ -51,6 +52,8 @@ pub(crate) struct FetchLimits {
     /// How much of the stream, from the fetch's first byte on, a read may take even if the demand is for less. 0: nothing
     /// of it could be kept.
     pub(crate) ahead_bytes: u64,
+    /// New data never waits for more credit: a fetch costs no read of its own, and the path loses, so its window is small.
+    pub(crate) is_prompt: bool,
 }
 
 impl FetchLimits {
@@ -381,7 +384,7 @@ fn is_worth_waiting(
     stream: &StreamMap,
     limits: FetchLimits,
 ) -> bool {
-    if demand.is_retransmission || demand.outstanding_bytes == 0 {
+    if demand.is_retransmission || demand.outstanding_bytes == 0 || limits.is_prompt {
         return false;
     }
     // The end of the run or of the stream: waiting would bring no more bytes.

@@ -13,6 +13,7 @@ const LIMITS: FetchLimits = FetchLimits {
     frame_bytes: 65_463,
     slot_bytes: 65_536,
     ahead_bytes: 0,
+    is_prompt: false,
 };
 const LAYOUT: Layout = Layout {
     frame_bytes: LIMITS.frame_bytes,
@@ -137,6 +138,11 @@ fn small_credit_waits_only_while_something_is_outstanding() {
         "a lost range never waits"
     );
     wanted.is_retransmission = false;
+    let prompt = FetchLimits {
+        is_prompt: true,
+        ..LIMITS
+    };
+    assert!(plan(&wanted, &stream, prompt, None).is_some());
     wanted.window_bytes = 60_000;
     assert!(
         plan(&wanted, &stream, LIMITS, None).is_some(),
@@ -203,7 +209,7 @@ proptest! {
     ) {
         let block = 1u32 << shift;
         let stream = stream(start, length, block);
-        let limits = FetchLimits { frame_bytes, slot_bytes: 65_536, ahead_bytes: 0 };
+        let limits = FetchLimits { frame_bytes, ..LIMITS };
         let end = HEAD + length;
         let mut at = 0;
         for credit in credits.into_iter().chain(std::iter::repeat(u64::MAX / 2)) {

@@ -687,7 +687,10 @@ mod tests {
             }
         }
         let page = page(&results, &[]);
-        assert!(page.contains("an object each 4 s, atlas | 34.0, 15.5, 6.1, 12.0 |"), "{page}");
+        assert!(
+            page.contains("an object each 4 s, atlas | 34.0, 15.5, 6.1, 12.0 |"),
+            "{page}"
+        );
     }
 
     #[test]
