@@ -9,11 +9,11 @@ use clap::Parser;
 use crate::filler::{self, End, Mode};
 use crate::settings::{Overrides, Settings};
 
-/// Keeps a directory that Atlas serves equal to what this edge should hold of an object store.
+/// Keeps what Atlas serves equal to what this edge should hold of an object store.
 ///
-/// It lists ORIGIN, fetches what is not in TARGET in its version, and removes what ORIGIN does not have any more. A copy
-/// appears under its name only when it is whole, compared, and on the disk. It may be ended at any moment, and goes on where
-/// it was.
+/// It lists ORIGIN, fetches what is not in TARGET in its version, and removes what ORIGIN
+/// does not have any more. A copy appears under its name only when it is whole, compared,
+/// and on the disk. It may be ended at any moment, and goes on where it was.
 ///
 /// A first try:
 ///
@@ -28,11 +28,13 @@ use crate::settings::{Overrides, Settings};
     version,
     verbatim_doc_comment,
     after_long_help = "\
-Credentials: those of the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_SERVICE_ACCOUNT,
-AZURE_STORAGE_ACCOUNT_KEY and so on), of a file of such lines (`credentials` in the settings file), or else of the
-instance's metadata. They are never written anywhere.
+Credentials: those of the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
+GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY and so on), of a file of such lines
+(`credentials` in the settings file), or else of the instance's metadata. They are never
+written anywhere.
 
-It tells what it does by a bar on stderr if that is a terminal, or else by JSON lines on stdout.
+It tells what it does by a bar on stderr if that is a terminal, or else by JSON lines on
+stdout.
 
 Exit codes:
   0         with --once: all that is wanted is there; else: ended by SIGINT or SIGTERM
@@ -44,7 +46,7 @@ pub struct Arguments {
     /// Where the library is: s3://BUCKET/PREFIX, gs://, az://, https://, http:// or file:///PATH
     origin: Option<String>,
 
-    /// The directory of the copies: empty at first, and no one else's
+    /// The directory of the copies, empty at first and no one else's; or a raw store
     target: Option<PathBuf>,
 
     /// Settings file
@@ -57,8 +59,8 @@ pub struct Arguments {
 
     /// End when all is there
     ///
-    /// For cron and systemd timers. Without it, it goes on: it lists the origin again and again, and fetches what viewers
-    /// missed.
+    /// For cron and systemd timers. Without it, it goes on: it lists the origin again and again,
+    /// and fetches what viewers missed.
     #[arg(long)]
     once: bool,
 

@@ -679,12 +679,16 @@ impl Filler {
         let elapsed_ms = (now.millis - since_ms).max(1);
         let rate = (received - before).saturating_mul(1000) / elapsed_ms;
         self.progress_bytes = (now.millis, received);
+        let whole = self.counters.fetched_bytes.load(Ordering::Relaxed);
+        let waiting_bytes = self.plan.waiting_bytes();
         if self.report.has_bar() || rate > 0 {
             self.report.tell(&Event::Progress {
                 objects: self.plan.held_count(),
                 bytes: self.plan.held_bytes(),
                 waiting: self.plan.waiting_count(),
-                waiting_bytes: self.plan.waiting_bytes(),
+                waiting_bytes,
+                // Those of fetches that failed are among them.
+                come_bytes: received.saturating_sub(whole).min(waiting_bytes),
                 rate,
             });
         }

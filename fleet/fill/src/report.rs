@@ -104,6 +104,8 @@ pub enum Event<'a> {
         waiting: usize,
         /// Bytes of those, as far as known.
         waiting_bytes: u64,
+        /// Bytes of those that have come.
+        come_bytes: u64,
         /// Bytes a second since the last one.
         rate: u64,
     },
@@ -166,11 +168,12 @@ impl Report {
                     bytes,
                     waiting,
                     waiting_bytes,
+                    come_bytes,
                     ..
                 },
             ) => {
                 bar.set_length(bytes + waiting_bytes);
-                bar.set_position(*bytes);
+                bar.set_position(bytes + come_bytes);
                 bar.set_message(format!("{waiting} objects to come"));
             }
             // The bar shows them.
