@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,7 +97,14 @@ fn main() -> ExitCode {
         .with_target(false)
         .with_ansi(false)
         .init();
-    match execute(arguments.command) {
+    let settings = match Settings::read(arguments.command.file()) {
+        Ok(settings) => settings,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            return ExitCode::from(SETTINGS_WRONG);
+        }
+    };
+    match execute(&settings, arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -106,37 +113,43 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(command: Command) -> Result<()> {
+/// The exit code of settings that will be wrong the next time, as that of `atlas`. Others are 1.
+const SETTINGS_WRONG: u8 = 2;
+
+impl Command {
+    /// The settings.
+    fn file(&self) -> &Path {
+        match self {
+            Self::Serve { file, .. }
+            | Self::Write { file, .. }
+            | Self::Share { file, .. }
+            | Self::Publish { file }
+            | Self::Check { file } => file,
+        }
+    }
+}
+
+fn execute(settings: &Settings, command: Command) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     let done = runtime.block_on(async {
         match command {
-            Command::Serve { file, write } => serve(&Settings::read(&file)?, write).await,
+            Command::Serve { write, .. } => serve(settings, write).await,
             Command::Write {
-                file,
-                directory,
-                once,
-            } => write(&Settings::read(&file)?, directory, once).await,
+                directory, once, ..
+            } => write(settings, directory, once).await,
             Command::Share {
-                file,
-                library,
-                out,
-                once,
+                library, out, once, ..
             } => {
-                let settings = Settings::read(&file)?;
                 let edge = settings.edge()?;
                 let share = Share::new(&library, &out, edge, settings.layout.clone());
-                share_for_ever(&settings, share, once).await
+                share_for_ever(settings, share, once).await
             }
-            Command::Publish { file } => {
-                let settings = Settings::read(&file)?;
-                steer::publish::run(&settings, told_to_end()?).await
-            }
+            Command::Publish { .. } => steer::publish::run(settings, told_to_end()?).await,
             Command::Check { file } => {
-                let settings = Settings::read(&file)?;
                 registry::watch(&settings.registry)?;
-                Steering::new(&settings)?;
+                Steering::new(settings)?;
                 tracing::info!("{} can be used", file.display());
                 Ok(())
             }

@@ -182,13 +182,14 @@ fn settings_that_cannot_be_used_are_told_with_file_and_line() {
             .arg(folder.join("steer.toml"))
             .output()
             .unwrap();
-        (output.status.success(), stderr(&output))
+        (output.status.code(), stderr(&output))
     };
-    assert!(check(right.path()).0);
+    assert_eq!(check(right.path()).0, Some(0));
     let wrong = folder("[steer]\nttl_second = 5\n");
-    let (is_right, told) = check(wrong.path());
+    let (code, told) = check(wrong.path());
+    assert_eq!(code, Some(2));
     assert!(
-        !is_right && told.contains("steer.toml") && told.contains("line 5"),
+        told.contains("steer.toml") && told.contains("line 5"),
         "{told}"
     );
     assert!(told.contains("ttl_seconds"), "{told}");
@@ -200,7 +201,7 @@ fn settings_that_cannot_be_used_are_told_with_file_and_line() {
         .arg(taken.path().join("steer.toml"))
         .output()
         .unwrap();
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(1));
     assert!(
         stderr(&output).contains("listening at 127.0.0.1:"),
         "{}",
