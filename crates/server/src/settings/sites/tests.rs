@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::path::Path;
 
 use http::{Parsed, parse_request};
 use sites::{Client, LastRule, Verdict};
