@@ -247,11 +247,11 @@ impl Sender<'_, '_> {
         if let FetchState::Ready(Some(arrived)) = &mut fetch.state {
             arrived.usable_from = from;
             arena.lend(&arrived.slot);
-        } else if let Some(kept) = fetch.plan.kept.and_then(|key| self.kept.get_mut(key)) {
-            if let KeptMemory::Slot(slot) = &kept.memory {
-                kept.usable_from = from;
-                arena.lend(slot);
-            }
+        } else if let Some(kept) = fetch.plan.kept.and_then(|key| self.kept.get_mut(key))
+            && let KeptMemory::Slot(slot) = &kept.memory
+        {
+            kept.usable_from = from;
+            arena.lend(slot);
         }
     }
 

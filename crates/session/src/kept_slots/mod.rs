@@ -317,17 +317,10 @@ impl KeptSlots {
             return release_memory(arena, kept);
         }
         let is_copied = is_unsent && (!self.is_open || self.slot_count == self.slots_max);
-        let kept = if is_copied {
-            match self.copy(now, arena, kept) {
-                Ok(key) => {
-                    of_client.unsent = Some(key);
-                    return;
-                }
-                Err(kept) => kept,
-            }
-        } else {
-            kept
-        };
+        if is_copied && let Some(key) = self.copy(now, arena, &kept) {
+            of_client.unsent = Some(key);
+            return release_memory(arena, kept);
+        }
         let has_room = self.slot_count < self.slots_max || self.give_up_oldest(arena, is_unsent);
         if !has_room {
             return release_memory(arena, kept);
@@ -356,36 +349,22 @@ impl KeptSlots {
         KeptKey { place, generation }
     }
 
-    /// Keeps a copy of what is in a slot, if there is room for it.
-    ///
-    /// # Errors
-    /// There is none.
-    fn copy(&mut self, now: Instant, arena: &mut Arena, kept: Kept) -> Result<KeptKey, Kept> {
+    /// Keeps a copy of what is in a slot; `None`: there is no room for it.
+    fn copy(&mut self, now: Instant, arena: &mut Arena, kept: &Kept) -> Option<KeptKey> {
+        let KeptMemory::Slot(slot) = &kept.memory else {
+            return None;
+        };
         let range = StreamRange::new(kept.usable_from, kept.shape.end);
-        let Some(from) = self.room_for_copy(arena, as_index(range.bytes())) else {
-            return Err(kept);
-        };
-        let Kept {
-            owner,
-            shape,
-            memory: KeptMemory::Slot(slot),
-            usable_from,
-        } = kept
-        else {
-            return Err(kept);
-        };
+        let from = self.room_for_copy(arena, as_index(range.bytes()))?;
         let copy = Kept {
-            owner,
-            shape,
             memory: KeptMemory::Copy(from),
-            usable_from,
+            ..*kept
         };
         let key = self.enter(copy, true);
-        let content = shape.content(arena, &slot, range);
+        let content = kept.shape.content(arena, slot, range);
         self.copies.push(now, key, from, content);
         self.copied_bytes += range.bytes();
-        arena.release(slot.into_free());
-        Ok(key)
+        Some(key)
     }
 
     /// Where a copy may be made; the oldest ones are given up for it.
