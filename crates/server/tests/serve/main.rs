@@ -20,6 +20,7 @@ mod relay;
 mod sites;
 mod start;
 mod take_over;
+mod take_over_faults;
 mod tls;
 
 use std::fs::Permissions;
