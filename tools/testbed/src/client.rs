@@ -1,14 +1,19 @@
 //! A plain blocking HTTP/1.1 client that can send anything and says exactly what came back.
 //!
 //! Independent of the server's own code, so a shared misunderstanding cannot hide. It knows
-//! `Content-Length` and end of stream; it refuses chunked replies, which no server here sends.
-//! Bounded by: heads of 64 KiB, a deadline on every socket call.
+//! `Content-Length` and end of stream; it refuses chunked replies, which no server here sends. Over TLS it is
+//! that of rustls. Bounded by: heads of 64 KiB, a deadline on every socket call.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::content::Content;
 use crate::namespace::Namespace;
@@ -25,9 +30,66 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// One connection to a server.
 #[derive(Debug)]
 pub struct Client {
-    stream: TcpStream,
+    stream: Stream,
     /// Read from the socket, not yet consumed.
     ahead: Vec<u8>,
+}
+
+/// What a connection is made of.
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// Whom clients over TLS trust. No session is resumed.
+#[derive(Clone, Debug)]
+pub struct Trust(Arc<ClientConfig>);
+
+impl Trust {
+    /// A certificate as it is sent.
+    pub fn der(pem: &str) -> Result<Vec<u8>> {
+        let certificate = CertificateDer::from_pem_slice(pem.as_bytes());
+        Ok(certificate.context("reading a certificate")?.to_vec())
+    }
+
+    /// An authority's certificate, PEM.
+    pub fn new(pem: &str) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(Self::der(pem)?.into())?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Self(Arc::new(config)))
+    }
 }
 
 /// A reply's status and header fields.
@@ -101,12 +163,53 @@ impl Client {
         Self::over(stream)
     }
 
+    /// Connects from inside `namespace` with a receive buffer of so many bytes, which the kernel doubles for its own
+    /// needs; over TLS, if it is said whom to trust.
+    pub fn connect_with(
+        namespace: &Namespace,
+        address: SocketAddr,
+        receive_buffer_bytes: usize,
+        trust: Option<&Trust>,
+    ) -> Result<Self> {
+        let stream = namespace.enter(|| {
+            let family = match address {
+                SocketAddr::V4(_) => AddressFamily::INET,
+                SocketAddr::V6(_) => AddressFamily::INET6,
+            };
+            let socket = socket(family, SocketType::STREAM, None)?;
+            sockopt::set_socket_recv_buffer_size(&socket, receive_buffer_bytes)?;
+            let stream = TcpStream::from(socket);
+            // Bounds the handshake as well.
+            stream.set_write_timeout(Some(CONNECT_LIMIT))?;
+            connect(&stream, &address).with_context(|| format!("connecting to {address}"))?;
+            Ok(stream)
+        })?;
+        let mut client = Self::over(stream)?;
+        if let (Some(Trust(config)), Stream::Plain(stream)) = (trust, &client.stream) {
+            let name = ServerName::from(address.ip());
+            let connection = ClientConnection::new(Arc::clone(config), name)?;
+            let mut stream = StreamOwned::new(connection, stream.try_clone()?);
+            let shaken = stream.conn.complete_io(&mut stream.sock);
+            shaken.context("the TLS handshake")?;
+            client.stream = Stream::Tls(Box::new(stream));
+        }
+        Ok(client)
+    }
+
+    /// The server's certificate as it was sent, DER; `None` without TLS.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        match &self.stream {
+            Stream::Plain(_) => None,
+            Stream::Tls(stream) => Some(stream.conn.peer_certificates()?.first()?),
+        }
+    }
+
     fn over(stream: TcpStream) -> Result<Self> {
         stream.set_read_timeout(Some(SILENCE_LIMIT))?;
         stream.set_write_timeout(Some(SILENCE_LIMIT))?;
         stream.set_nodelay(true)?;
         Ok(Self {
-            stream,
+            stream: Stream::Plain(stream),
             ahead: Vec::new(),
         })
     }

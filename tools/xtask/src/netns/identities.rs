@@ -14,6 +14,7 @@ use testbed::scratch_directory;
 #[derive(Debug)]
 pub(crate) struct Identities {
     directory: tempfile::TempDir,
+    authority: Authority,
     first: IdentityFiles,
     second: IdentityFiles,
 }
@@ -24,21 +25,34 @@ impl Identities {
     /// The other name; an RSA key.
     pub(crate) const SECOND: &str = "second.test";
 
+    const NAMES: [&str; 3] = [Self::FIRST, VethPair::ATLAS_V4, VethPair::ATLAS_V6];
+
+    /// Puts another certificate with another key in the first one's place.
+    pub(crate) fn renew_first(&self) -> Result<()> {
+        let renewed = self.authority.issue(KeyKind::Ecdsa, &Self::NAMES)?;
+        renewed.write(self.directory.path(), "first").map(drop)
+    }
+
+    /// The first one as it is now, PEM.
+    pub(crate) fn first_certificate(&self) -> Result<String> {
+        fs::read_to_string(&self.first.certificate).context("reading a certificate")
+    }
+
     /// Makes both.
     pub(crate) fn new() -> Result<Self> {
         let directory = scratch_directory("identities")?;
         let authority = Authority::new()?;
         fs::write(directory.path().join("authority.pem"), authority.pem())
             .context("writing the authority's certificate")?;
-        let names = [Self::FIRST, VethPair::ATLAS_V4, VethPair::ATLAS_V6];
         let first = authority
-            .issue(KeyKind::Ecdsa, &names)?
+            .issue(KeyKind::Ecdsa, &Self::NAMES)?
             .write(directory.path(), "first")?;
         let second = authority
             .issue(KeyKind::Rsa, &[Self::SECOND])?
             .write(directory.path(), "second")?;
         Ok(Self {
             directory,
+            authority,
             first,
             second,
         })
@@ -47,6 +61,11 @@ impl Identities {
     /// Whom clients trust, PEM.
     pub(crate) fn authority_file(&self) -> PathBuf {
         self.directory.path().join("authority.pem")
+    }
+
+    /// Whom clients trust, PEM.
+    pub(crate) fn authority(&self) -> String {
+        self.authority.pem()
     }
 
     /// How curl is told whom to trust.

@@ -54,8 +54,14 @@ pub(crate) struct NetnsOptions {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     changes: Option<u64>,
     /// Only viewers in mid-stream while other processes take over so many times, and nginx reloads
-    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(2..=1_000))]
     take_over: Option<u32>,
+    /// Viewers of --take-over, half of them over TLS
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(4..=10_000))]
+    viewers: u32,
+    /// Spreads the take-overs of --take-over over so many minutes, and compares what processes hold
+    #[arg(long, value_name = "M", requires = "take_over", value_parser = clap::value_parser!(u32).range(1..=600))]
+    minutes: Option<u32>,
 }
 
 /// Numbers of workers, the links that are tried with each number unless others are asked for, whether
@@ -131,12 +137,18 @@ pub(crate) fn run_command(options: &NetnsOptions) -> Result<()> {
         }
         None if let Some(times) = options.take_over => {
             let atlas = Program::Atlas.find(options.atlas.as_deref())?;
-            let (library, identities) = (Library::new()?, Identities::new()?);
+            let library = Library::new()?;
+            let (viewers, minutes) = (options.viewers, options.minutes);
             let links = match options.links.as_slice() {
                 [] => LinkKind::value_variants(),
                 chosen => chosen,
             };
-            take_over::run(&mut suite, (&atlas, &library, &identities), links, times);
+            let extent = take_over::Extent {
+                times,
+                viewers,
+                minutes,
+            };
+            take_over::run(&mut suite, &atlas, &library, links, extent);
         }
         None => run(&mut suite, options),
     }
@@ -236,8 +248,12 @@ fn run_on_links(suite: &mut Suite, options: &NetnsOptions) -> Result<()> {
 /// Passes at once: they mostly wait. More would keep a machine of two processors from others' deadlines.
 const AT_ONCE: usize = 3;
 
-/// How often other processes take over, of those links.
-const TAKE_OVERS: u32 = 4;
+/// How often other processes take over, and how many watch meanwhile.
+const TAKE_OVERS: take_over::Extent = take_over::Extent {
+    times: 4,
+    viewers: 64,
+    minutes: None,
+};
 
 /// A link, and a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,12 +305,8 @@ impl Run<'_> {
             quick: self.quick,
         };
         checks.run(suite);
-        match link {
-            LinkKind::Packet | LinkKind::Tap if is_first && !self.quick => {
-                let served = (atlas.as_path(), library, self.identities);
-                take_over::run_one(suite, served, link, TAKE_OVERS);
-            }
-            _ => {}
+        if link != LinkKind::Relay && is_first && !self.quick {
+            take_over::run_one(suite, atlas, library, link, TAKE_OVERS);
         }
         match link {
             LinkKind::Packet if is_first && !self.quick => {

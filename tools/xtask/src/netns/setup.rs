@@ -51,7 +51,7 @@ pub(crate) enum LinkKind {
 }
 
 impl LinkKind {
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Packet => "packet",
             Self::Xdp => "xdp",

@@ -1,78 +1,99 @@
 //! `--take-over N`: viewers in mid-stream, plaintext and TLS, while other processes take over again and again, with other
-//! replies, memory and numbers of workers; and nginx's reload beside it, if nginx is there.
+//! sites, certificates, memory and numbers of workers, one of them from another file; and nginx's reload beside it, if
+//! nginx is there.
 //!
-//! Fails at the first failed request, reset or wrong byte; prints the longest time that a viewer got nothing, beyond
-//! its own pace. Bounded by: [`VIEWERS`] of each kind, the times asked for, a limit on every wait.
+//! Fails at the first failed request, reset or wrong byte, and if anything is left behind at the end; prints how long
+//! viewers waited. What a process of another version would do is tried with a copy of the same program. Bounded by:
+//! the numbers asked for, a limit on every wait.
+
+mod viewers;
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::files::{self, Library, name};
+use self::viewers::Audience;
+use super::files::{self, Library};
 use super::identities::Identities;
 use super::setup::{Family, HTTPS_PORT, LinkKind, PORT, Setup};
-use testbed::client::Client;
+use testbed::client::{Client, Trust};
 use testbed::namespace::{Namespace, VethPair};
 use testbed::process::output;
 use testbed::server::Server;
 use testbed::suite::{Outcome, Suite};
 
-/// Viewers over plain HTTP, and as many over TLS.
-const VIEWERS: usize = 8;
-/// What each fetches again and again.
-const FILM_BYTES: u64 = 8 << 20;
-/// What a viewer reads at once, and how long it waits then: 4 MB/s.
-const PIECE_BYTES: u64 = 128 << 10;
-const PACE: Duration = Duration::from_millis(32);
 /// Between two take-overs.
 const INTERVAL: Duration = Duration::from_millis(700);
-/// How long a reload and a transfer may take.
+/// Where the server tells of itself, in its namespace.
+const METRICS: &str = "127.0.0.1:9100";
+/// How long a reload may take.
 const LIMIT: Duration = Duration::from_secs(120);
 /// How long processes may take to end once their viewers have left.
-const END_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(30);
+/// How often it is looked whether they have.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What viewers of one kind met.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    replies: u64,
-    longest_stall: Duration,
+/// How much is tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) times: u32,
+    pub(super) viewers: u32,
+    /// For how long, with viewers who ask again and again; what processes hold is then compared.
+    pub(super) minutes: Option<u32>,
+}
+
+impl Extent {
+    /// Between two take-overs.
+    fn interval(self) -> Duration {
+        let seconds = |minutes: u32| Duration::from_secs(u64::from(minutes) * 60);
+        self.minutes
+            .map_or(INTERVAL, |minutes| seconds(minutes) / self.times)
+    }
 }
 
 /// All links that another process can take over.
 pub(super) fn run(
     suite: &mut Suite,
-    (atlas, library, identities): (&Path, &Library, &Identities),
+    atlas: &Path,
+    library: &Library,
     links: &[LinkKind],
-    times: u32,
+    extent: Extent,
 ) {
-    let can_be = |kind: &&LinkKind| matches!(kind, LinkKind::Packet | LinkKind::Tap);
+    let can_be = |kind: &&LinkKind| !matches!(kind, LinkKind::Relay);
     for &kind in links.iter().filter(can_be) {
-        run_one(suite, (atlas, library, identities), kind, times);
+        run_one(suite, atlas, library, kind, extent);
+    }
+    if extent.minutes.is_some() {
+        return;
     }
     let mut said = String::new();
-    suite.run(&format!("nginx: reloaded {times} times"), || {
+    suite.run(&format!("nginx: reloaded {} times", extent.times), || {
         let setup = Setup::usual(LinkKind::Packet, atlas, 1)?;
         let Some(nginx) = setup.start_reference(library.root())? else {
             return Ok(Outcome::Skipped("nginx is not installed".into()));
         };
-        let address = super::setup::REFERENCE.parse()?;
+        let audience = Audience {
+            namespace: setup.client(),
+            plain: super::setup::REFERENCE.parse()?,
+            tls: None,
+            has_films: true,
+            is_strict: false,
+            count: extent.viewers,
+        };
         let work = || {
-            for _ in 0..times {
+            for _ in 0..extent.times {
                 thread::sleep(INTERVAL);
                 nginx.signal(Signal::HUP)?;
             }
+            thread::sleep(INTERVAL);
             Ok(())
         };
-        let seen = watch(&[&|stop| view(setup.client(), address, stop)], work);
-        said = match seen {
-            Ok(seen) => describe(&seen),
-            // It is nginx's to say; a reload of it may close a connection that a request is on its way on.
+        said = match viewers::watch(audience, work) {
+            Ok([seen, _]) => format!("    {}", seen.describe()),
             Err(error) => format!("    nginx: {error:#}"),
         };
         Ok(Outcome::Passed)
@@ -83,110 +104,367 @@ pub(super) fn run(
 /// One of them.
 pub(super) fn run_one(
     suite: &mut Suite,
-    served: (&Path, &Library, &Identities),
+    atlas: &Path,
+    library: &Library,
     kind: LinkKind,
-    times: u32,
+    extent: Extent,
 ) {
     let mut said = String::new();
-    suite.run(
-        &format!("{} taken over {times} times", kind_name(kind)),
-        || {
-            let setup = Setup::usual(kind, served.0, 1)?;
-            said = watch_take_overs(&setup, served, kind, times)?;
-            Ok(Outcome::Passed)
-        },
-    );
+    let label = format!("{} taken over {} times", kind.name(), extent.times);
+    suite.run(&label, || {
+        let stage = Stage::new(atlas, library, kind)?;
+        said = watch_take_overs(&stage, extent)?;
+        Ok(Outcome::Passed)
+    });
     println!("{said}");
 }
 
-fn describe(seen: &[Seen]) -> String {
-    let each = seen
-        .iter()
-        .map(|seen| match seen.longest_stall.as_millis() {
-            0 => format!("{} replies", seen.replies),
-            stall => format!("{} replies, longest stall {stall} ms", seen.replies),
-        });
-    format!("    {}", each.collect::<Vec<_>>().join("; TLS: "))
+/// What is served, by what, and to whom.
+struct Stage<'a> {
+    kind: LinkKind,
+    setup: Setup,
+    served: &'a Library,
+    identities: Identities,
+    scratch: tempfile::TempDir,
 }
 
-fn watch_take_overs(
-    setup: &Setup,
-    (atlas, library, identities): (&Path, &Library, &Identities),
-    kind: LinkKind,
-    times: u32,
-) -> Result<String> {
-    let scratch = testbed::scratch_directory("take-over")?;
-    let config = scratch.path().join("atlas.toml");
-    let write = |round: u32| {
-        // A tap keeps its number of queues.
-        let workers = if kind == LinkKind::Tap {
-            1
-        } else {
-            1 + round % 2
+impl<'a> Stage<'a> {
+    fn new(atlas: &Path, library: &'a Library, kind: LinkKind) -> Result<Self> {
+        let stage = Self {
+            kind,
+            setup: Setup::usual(kind, atlas, 1)?,
+            served: library,
+            identities: Identities::new()?,
+            scratch: testbed::scratch_directory("take-over")?,
         };
-        let slots = 512 + round;
-        let is_cached = round.is_multiple_of(2);
-        let text = format!("workers = {workers}\nslots = {slots}\ncache_control = {is_cached}\n");
-        fs::write(&config, text).context("writing the configuration")
+        stage.install(atlas)?;
+        Ok(stage)
+    }
+
+    /// The program, at a path of its own.
+    fn program(&self) -> PathBuf {
+        self.scratch.path().join("atlas")
+    }
+
+    /// Puts a program at that path, as a package does.
+    fn install(&self, atlas: &Path) -> Result<()> {
+        let new = self.scratch.path().join("new");
+        fs::copy(atlas, &new).context("copying the program")?;
+        fs::rename(&new, self.program()).context("putting the program in its place")
+    }
+
+    fn config(&self) -> PathBuf {
+        self.scratch.path().join("atlas.toml")
+    }
+
+    /// Other settings for each round, of which some need another process.
+    fn write(&self, round: u32) -> Result<()> {
+        // A tap keeps its number of queues, and AF_XDP has a worker for each.
+        let workers = match self.kind {
+            LinkKind::Packet => 1 + round % 2,
+            _ => 1,
+        };
+        let slots = 512 + round % 2;
+        let text = format!(
+            "workers = {workers}\nslots = {slots}\n[[site]]\nnames = [\"atlas\"]\nheader = [\"X-Round: {round}\"]\n\
+             [[site]]\nnames = [\"round{round}.test\"]\n"
+        );
+        fs::write(self.config(), text).context("writing the configuration")?;
+        self.identities.renew_first()
+    }
+
+    fn start(&self) -> Result<Server> {
+        let mut command = self.setup.server().command("env");
+        command
+            .arg(self.program())
+            .arg("serve")
+            .arg(self.served.root());
+        let link = format!("{}:{}", self.kind.name(), self.setup.interface());
+        command.args(["--link", &link]);
+        command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
+        command.args(["--http", &PORT.to_string()]);
+        command.args(["--https", &HTTPS_PORT.to_string(), "--metrics", METRICS]);
+        command.args(self.identities.atlas_options());
+        command.arg("--config").arg(self.config());
+        Server::atlas(&mut command)
+    }
+
+    /// Read buffers that are free, and all.
+    fn slots(&self) -> Result<[u64; 2]> {
+        let mut client = Client::connect(self.setup.server(), METRICS.parse()?)?;
+        let (_, body) = client.exchange("GET", "/metrics", "Connection: close\r\n")?;
+        let text = String::from_utf8(body)?;
+        let read = |name: &str| -> Result<u64> {
+            let value = text.lines().find_map(|line| line.strip_prefix(name));
+            Ok(value.context("a gauge")?.trim().parse()?)
+        };
+        Ok([
+            read("atlas_memory_free_slots ")?,
+            read("atlas_memory_all_slots ")?,
+        ])
+    }
+
+    fn audience<'b>(&'b self, trust: &'b Trust, extent: Extent) -> Result<Audience<'b>> {
+        Ok(Audience {
+            has_films: extent.minutes.is_none(),
+            is_strict: true,
+            namespace: self.setup.client(),
+            plain: self.setup.address(Family::V4)?,
+            tls: Some((self.setup.https_address(Family::V4)?, trust)),
+            count: extent.viewers,
+        })
+    }
+
+    /// Sites and certificate are those of the round.
+    fn check(&self, trust: &Trust, round: u32) -> Result<()> {
+        let address = self.setup.https_address(Family::V4)?;
+        let mut client = Client::connect_with(self.setup.client(), address, 64 << 10, Some(trust))?;
+        let now = Trust::der(&self.identities.first_certificate()?)?;
+        ensure!(
+            client.certificate() == Some(&now[..]),
+            "another certificate than the last"
+        );
+        let (head, _) = client.exchange("GET", &files::name(1), "")?;
+        ensure!(head.status == 200, "status {}", head.status);
+        let told = head.field("x-round").unwrap_or_default();
+        ensure!(
+            told == round.to_string(),
+            "settings of round {told:?}, not {round}"
+        );
+        Ok(())
+    }
+
+    /// Processes of the program.
+    fn processes(&self) -> Vec<u32> {
+        processes_of(self.scratch.path())
+    }
+
+    /// Nothing is left of a server that has ended: no process, program, interface or name of a socket.
+    fn check_nothing_left(&self) -> Result<()> {
+        await_that("processes are left over", || self.processes().is_empty())?;
+        let links = self.setup.server().ip("-details link show")?;
+        ensure!(!links.contains("xdp"), "an XDP program is left: {links}");
+        ensure!(!links.contains("atlas0"), "an interface is left: {links}");
+        let read = || fs::read_to_string("/proc/thread-self/net/unix").context("names of sockets");
+        let names = self.setup.server().enter(read)?;
+        let left = names.lines().find(|line| line.contains("@atlas/"));
+        ensure!(left.is_none(), "a socket is left: {left:?}");
+        let read = || fs::read_to_string("/proc/thread-self/net/packet").context("packet sockets");
+        let sockets = self.setup.server().enter(read)?;
+        ensure!(
+            sockets.lines().count() <= 1,
+            "packet sockets are left: {sockets}"
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Stage<'_> {
+    /// Ends what a failed check has left.
+    fn drop(&mut self) {
+        for id in self.processes() {
+            if let Ok(pid) = pid_of(id) {
+                // It may have ended meanwhile.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Processes of programs in this directory, also if their files are gone.
+fn processes_of(directory: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
     };
-    write(0)?;
-    let mut command = setup.server().command("env");
-    command.arg(atlas).arg("serve").arg(library.root());
-    command.args([
-        "--link",
-        &format!("{}:{}", kind_name(kind), setup.interface()),
-    ]);
-    command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
-    command.args([
-        "--http",
-        &PORT.to_string(),
-        "--https",
-        &HTTPS_PORT.to_string(),
-    ]);
-    command
-        .args(identities.atlas_options())
-        .arg("--config")
-        .arg(&config);
-    let server = Server::atlas(&mut command)?;
-    let mut successors = Vec::new();
-    let address = setup.address(Family::V4)?;
-    let url = format!(
-        "https://{}{}",
-        setup.https_address(Family::V4)?,
-        name(FILM_BYTES)
-    );
-    let plain = |stop: &AtomicBool| view(setup.client(), address, stop);
-    let sealed = |stop: &AtomicBool| view_sealed(setup.client(), identities, &url, stop);
-    let mut longest = Duration::ZERO;
-    let work = || {
-        for round in 1..=times {
-            thread::sleep(INTERVAL);
-            write(round)?;
-            let begun = Instant::now();
-            successors.push(reload(setup.server(), atlas)?);
-            longest = longest.max(begun.elapsed());
+    let number = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let program = fs::read_link(entry.path().join("exe")).ok()?;
+        program.starts_with(directory).then_some(id)
+    };
+    entries.filter_map(number).collect()
+}
+
+/// Descriptors of a process, but for standard input, which is another one's socket of a process that took over, and those
+/// of the files that are served, which come and go.
+fn descriptors(pid: Pid, served: &Path) -> Result<Vec<String>> {
+    let directory = format!("/proc/{}/fd", pid.as_raw_nonzero());
+    let entries = fs::read_dir(&directory).with_context(|| directory.clone())?;
+    let target = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.ok().filter(|entry| entry.file_name() != "0")?;
+        fs::read_link(entry.path()).ok()
+    };
+    let targets = entries.filter_map(target);
+    let others = targets.filter(|target| !target.starts_with(served) || target == served);
+    // Numbers of sockets, pipes and processes differ from process to process.
+    let kind = |target: PathBuf| {
+        let text = target.to_string_lossy().into_owned();
+        text.replace(|it: char| it.is_ascii_digit(), "")
+    };
+    let mut kinds: Vec<_> = others.map(kind).collect();
+    kinds.sort();
+    Ok(kinds)
+}
+
+fn await_that(problem: &str, mut done: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + END_LIMIT;
+    while !done() {
+        ensure!(Instant::now() < deadline, "{problem}");
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+fn pid_of(id: u32) -> Result<Pid> {
+    let id = i32::try_from(id).ok().and_then(Pid::from_raw);
+    id.context("the number of a process")
+}
+
+/// What a process holds at a moment.
+#[derive(Clone, Debug)]
+struct Sample {
+    descriptors: Vec<String>,
+    resident_bytes: u64,
+}
+
+fn sample(pid: Pid, served: &Path) -> Result<Sample> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(Sample {
+        descriptors: descriptors(pid, served)?,
+        resident_bytes: kibibytes.context("VmRSS")? << 10,
+    })
+}
+
+/// Take-overs one after the other, and what became of the processes.
+struct Run<'a> {
+    stage: &'a Stage<'a>,
+    trust: Trust,
+    extent: Extent,
+    /// All processes that were the server, in order.
+    servers: Vec<Pid>,
+    longest_reload: Duration,
+    samples: Vec<Sample>,
+}
+
+impl Run<'_> {
+    fn watch(&mut self, times: u32) -> Result<String> {
+        let (trust, stage) = (self.trust.clone(), self.stage);
+        let audience = stage.audience(&trust, self.extent)?;
+        let work = || {
+            for round in 1..=times {
+                thread::sleep(self.extent.interval());
+                self.take_over(round)?;
+            }
+            thread::sleep(if times == 0 { 4 * INTERVAL } else { INTERVAL });
+            Ok(())
+        };
+        let [plain, sealed] = viewers::watch(audience, work)?;
+        Ok(format!(
+            "{}\n      TLS: {}",
+            plain.describe(),
+            sealed.describe()
+        ))
+    }
+
+    fn take_over(&mut self, round: u32) -> Result<()> {
+        let stage = self.stage;
+        stage.write(round)?;
+        if round == self.extent.times / 2 {
+            stage.install(&stage.program())?;
+        }
+        let begun = Instant::now();
+        let pid = reload(stage.setup.server(), &stage.program())?;
+        self.servers.push(pid);
+        self.longest_reload = self.longest_reload.max(begun.elapsed());
+        stage.check(&self.trust, round)?;
+        if self.extent.minutes.is_some() {
+            self.await_others()?;
+            self.samples.push(sample(pid, stage.served.root())?);
         }
         Ok(())
-    };
-    let seen = watch(&[&plain, &sealed], work)?;
-    let last = *successors.last().context("at least one take-over")?;
-    kill_process(last, Signal::TERM).context("ending the last process")?;
-    let stopped = server.wait()?.succeeded()?;
-    ensure!(!stopped.stderr.contains("panicked"), "{}", stopped.stderr);
-    let deadline = Instant::now() + END_LIMIT;
-    while successors.iter().any(|pid| test_kill_process(*pid).is_ok()) {
-        ensure!(Instant::now() < deadline, "processes are left over");
-        thread::sleep(Duration::from_millis(50));
     }
-    let longest = longest.as_millis();
-    Ok(format!("{}; longest reload {longest} ms", describe(&seen)))
+
+    /// Waits until the last one is alone.
+    fn await_others(&self) -> Result<()> {
+        let others = self
+            .servers
+            .split_last()
+            .map_or(&[][..], |(_, others)| others);
+        await_that("processes that were taken over from are left over", || {
+            others.iter().all(|pid| has_ended(*pid))
+        })
+    }
+
+    /// Descriptors are the same each time, and memory does not grow: what the first tenth has, with a tenth more.
+    fn check_flat(&self) -> Result<String> {
+        let (Some(first), Some(last)) = (self.samples.first(), self.samples.last()) else {
+            return Ok(String::new());
+        };
+        for sample in &self.samples {
+            let (was, is) = (&first.descriptors, &sample.descriptors);
+            ensure!(is == was, "descriptors {was:?}, later {is:?}");
+        }
+        let early = self.samples.len().div_ceil(10);
+        let most = |samples: &[Sample]| samples.iter().map(|it| it.resident_bytes).max();
+        let early = most(&self.samples[..early]).unwrap_or_default();
+        let all = most(&self.samples).unwrap_or_default();
+        ensure!(
+            all <= early + early / 10,
+            "resident {early} bytes, later {all}"
+        );
+        Ok(format!(
+            "\n    {} samples: {} descriptors, resident MiB: first {}, most {}, last {}",
+            self.samples.len(),
+            first.descriptors.len(),
+            first.resident_bytes >> 20,
+            all >> 20,
+            last.resident_bytes >> 20,
+        ))
+    }
 }
 
-const fn kind_name(kind: LinkKind) -> &'static str {
-    match kind {
-        LinkKind::Tap => "tap",
-        _ => "packet",
-    }
+/// Whether a process has ended, waited for or not.
+fn has_ended(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.map_or(true, |text| text.contains(") Z "))
+}
+
+fn watch_take_overs(stage: &Stage<'_>, extent: Extent) -> Result<String> {
+    stage.write(0)?;
+    let server = stage.start()?;
+    let first = pid_of(server.id())?;
+    let at_start = descriptors(first, stage.served.root())?;
+    let mut run = Run {
+        stage,
+        trust: Trust::new(&stage.identities.authority())?,
+        extent,
+        servers: vec![first],
+        longest_reload: Duration::ZERO,
+        samples: Vec::new(),
+    };
+    let undisturbed = run.watch(0)?;
+    let taken_over = run.watch(extent.times)?;
+    run.await_others()?;
+    let stopped = server.wait()?.succeeded()?;
+    ensure!(!stopped.stderr.contains("panicked"), "{}", stopped.stderr);
+    let last = *run.servers.last().context("at least one take-over")?;
+    let at_end = descriptors(last, stage.served.root())?;
+    ensure!(
+        at_end == at_start,
+        "descriptors {at_start:?} at the start, {at_end:?} at the end"
+    );
+    await_that("slots are left in use", || {
+        stage.slots().is_ok_and(|[free, all]| free == all)
+    })?;
+    let flat = run.check_flat()?;
+    kill_process(last, Signal::TERM).context("ending the last process")?;
+    stage.check_nothing_left()?;
+    let longest = run.longest_reload.as_millis();
+    Ok(format!(
+        "    undisturbed: {undisturbed}\n    taken over: {taken_over}\n    longest reload {longest} ms{flat}"
+    ))
 }
 
 /// Has another process take over; its number.
@@ -199,89 +477,4 @@ fn reload(namespace: &Namespace, atlas: &Path) -> Result<Pid> {
         .and_then(|it| it.split(' ').next());
     let pid = number.and_then(|number| Pid::from_raw(number.parse().ok()?));
     pid.with_context(|| format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
-}
-
-/// A viewer, until it is told to stop.
-type View<'a> = dyn Fn(&AtomicBool) -> Result<Seen> + Sync + 'a;
-
-/// What viewers of each kind saw while `work` was done.
-fn watch(kinds: &[&View<'_>], work: impl FnOnce() -> Result<()>) -> Result<Vec<Seen>> {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for &kind in kinds {
-            let stop = &stop;
-            let one = |_| scope.spawn(move || kind(stop));
-            threads.push((0..VIEWERS).map(one).collect::<Vec<_>>());
-        }
-        let done = work();
-        stop.store(true, Ordering::Relaxed);
-        let mut all = Vec::new();
-        for threads in threads {
-            let mut sum = Seen::default();
-            for thread in threads {
-                let Ok(seen) = thread.join() else {
-                    bail!("a viewer panicked");
-                };
-                let seen = seen?;
-                sum.replies += seen.replies;
-                sum.longest_stall = sum.longest_stall.max(seen.longest_stall);
-            }
-            all.push(sum);
-        }
-        done.map(|()| all)
-    })
-}
-
-/// Fetches the film again and again, on a connection as long as that lasts.
-fn view(namespace: &Namespace, address: std::net::SocketAddr, stop: &AtomicBool) -> Result<Seen> {
-    let mut seen = Seen::default();
-    let mut open: Option<Client> = None;
-    while !stop.load(Ordering::Relaxed) {
-        let mut client = match open.take() {
-            Some(client) => client,
-            None => Client::connect(namespace, address)?,
-        };
-        client.ask("GET", &name(FILM_BYTES), "")?;
-        let head = client.read_head()?;
-        ensure!(head.status == 200, "status {}", head.status);
-        let mut offset = 0;
-        while offset < FILM_BYTES {
-            let asked = Instant::now();
-            let count = PIECE_BYTES.min(FILM_BYTES - offset);
-            client.read_checked(files::content(FILM_BYTES), offset, count)?;
-            seen.longest_stall = seen.longest_stall.max(asked.elapsed());
-            offset += count;
-            thread::sleep(PACE);
-        }
-        seen.replies += 1;
-        if head.field("connection") != Some("close") {
-            open = Some(client);
-        }
-    }
-    Ok(seen)
-}
-
-/// The same by curl, over TLS; how long it waited is not known.
-fn view_sealed(
-    namespace: &Namespace,
-    identities: &Identities,
-    url: &str,
-    stop: &AtomicBool,
-) -> Result<Seen> {
-    let mut seen = Seen::default();
-    let expected = files::content(FILM_BYTES);
-    while !stop.load(Ordering::Relaxed) {
-        let mut command: Command = namespace.command("curl");
-        command
-            .args(["-sS", "--limit-rate", "4M"])
-            .args(identities.curl_options());
-        let fetched = output(command.arg(url), LIMIT)?;
-        let reason = String::from_utf8_lossy(&fetched.stderr);
-        ensure!(fetched.status.success(), "curl: {reason}");
-        ensure!(fetched.stdout.len() as u64 == FILM_BYTES, "cut over TLS");
-        expected.check(0, &fetched.stdout)?;
-        seen.replies += 1;
-    }
-    Ok(seen)
 }
