@@ -558,9 +558,19 @@ impl Filler {
                 return Outcome::Absent;
             }
         }
-        if fault.kind.is_of_origin() {
+        let was_failing = self.origin_backoff.failures() > 0;
+        // It may be one object that the origin refuses, or breaks at: then others go on.
+        let is_its_own = matches!(fault.kind, Kind::Denied | Kind::Server)
+            && !was_failing
+            && self.plan.has_failed(&job.name);
+        if fault.kind.is_of_origin() && !is_its_own {
             self.origin_failed(fault);
-            return Outcome::Postponed;
+            // The next one that tries the origin is another.
+            return if was_failing {
+                Outcome::Failed
+            } else {
+                Outcome::Postponed
+            };
         }
         if fault.kind.is_of_here() {
             let now_ms = self.now().millis;

@@ -162,6 +162,33 @@ fn heal(origin: &Origin) {
 }
 
 #[test]
+fn one_object_that_is_refused_or_broken_does_not_hold_up_the_others() {
+    for (status, code, kind) in [
+        (403, "AccessDenied", "denied"),
+        (500, "InternalError", "server"),
+    ] {
+        // The first one in the queue, and the only one at a time.
+        let origin = Origin::start();
+        origin.put("films/0.ts", b"0");
+        let wrong = Wrong::Status(status, String::new(), code.into());
+        origin.wrong("films/0.ts", Some(wrong));
+        for index in 1..5 {
+            origin.put(&format!("films/{index}.ts"), b"x");
+        }
+        let edge = Edge::new(&origin).set("memory = \"1MiB\"\n");
+        let mut running = edge.start(&[]);
+        let names: Vec<String> = (1..5).map(|index| format!("{index}.ts")).collect();
+        running.wait_for_names("fetched", &names);
+        // From then on it is a failure of that object.
+        let failed = running.wait_for_name("failed", "0.ts");
+        assert_eq!(failed["kind"], kind, "{failed}");
+        origin.wrong("films/0.ts", None);
+        running.wait_for_name("fetched", "0.ts");
+        running.terminate();
+    }
+}
+
+#[test]
 fn an_origin_that_says_when_is_believed() {
     for status in [429, 503] {
         let (origin, edge) = failing(status, "Retry-After: 3600\r\n", "SlowDown");

@@ -407,6 +407,12 @@ impl Plan {
             .sum()
     }
 
+    /// Whether the last attempt at an object failed for a reason of its own.
+    #[must_use]
+    pub fn has_failed(&self, name: &str) -> bool {
+        self.failures.contains_key(name)
+    }
+
     /// Objects whose last attempt failed, and that wait for another one.
     #[must_use]
     pub fn failed_count(&self) -> usize {
