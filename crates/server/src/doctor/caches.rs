@@ -20,8 +20,8 @@ pub(super) fn findings(tree: &Tree, slots_bytes: u64) -> Vec<Finding> {
 
 fn cache(tree: &Tree, slots_bytes: u64) -> Finding {
     let least = worker::SLOTS_IN_USE_LEAST as u64 * u64::from(memory::ArenaConfig::SLOT_BYTES);
-    let (least, most) = (least.min(slots_bytes) >> 20, slots_bytes >> 20);
-    let slots = format!("a worker has {least} to {most} MiB of slots in use");
+    let (least, most) = (least.min(slots_bytes) >> 10, slots_bytes >> 10);
+    let slots = format!("a worker has {least} to {most} KiB of slots in use");
     let Some((level, size, ways)) = last_level(tree) else {
         return Finding::good("last-level cache", format!("unknown; {slots}"));
     };
