@@ -28,8 +28,8 @@
 
 use clock::{Duration, Instant};
 
-/// Always permitted, and at start: 1 MiB in slots of 64 KiB. If there are fewer than twice as many slots: half of them.
-pub const LEAST: usize = 16;
+/// Always permitted, and at start: 512 KiB in slots of 64 KiB. If there are fewer than twice as many slots: half of them.
+pub const LEAST: usize = 8;
 
 /// Loans permitted at start: a disk's completions of one round, usually.
 const LOANS_AT_START: usize = 4;
@@ -327,8 +327,8 @@ mod tests {
     fn slots_are_permitted_below_the_limit() {
         let budget = SlotBudget::new(512);
         assert!(budget.permit(0) && budget.permit(LEAST - 1) && !budget.permit(LEAST));
-        let limits = [1, 2, 16, 31, 32, 64].map(|most| SlotBudget::new(most).limit);
-        assert_eq!(limits, [1, 1, 8, 16, 16, 16]);
+        let limits = [1, 2, 8, 14, 15, 64].map(|most| SlotBudget::new(most).limit);
+        assert_eq!(limits, [1, 1, 4, 7, 8, 8]);
     }
 
     #[test]
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_wait_counts_if_less_than_half_of_the_loans_are_left() {
-        for (lent, limit) in [(2, LEAST + 3), (3, LEAST)] {
+        for (lent, limit) in [(2, LEAST + 2), (3, LEAST)] {
             let mut budget = budget(LEAST, 512);
             budget.lend_all(0..lent);
             budget.wait(START, RISE_AFTER / 2, None);

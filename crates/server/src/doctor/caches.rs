@@ -92,7 +92,7 @@ mod tests {
         let found = |slots: u64| cache(&tree, slots << 20).found;
         assert_eq!(
             found(32),
-            "unknown; a worker has 1024 to 32768 KiB of slots in use"
+            "unknown; a worker has 512 to 32768 KiB of slots in use"
         );
         for (index, level, size, ways) in [(2, 2, "2048K", 16), (3, 3, "20480K", 20)] {
             let place = format!("sys/devices/system/cpu/cpu0/cache/index{index}");
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(
             found(1),
             "L3 of 20 MiB in 20 ways, as the processor says; whether devices write to it is unknown; \
-             a worker has 1024 to 1024 KiB of slots in use"
+             a worker has 512 to 1024 KiB of slots in use"
         );
         write(
             "proc/cpuinfo",
