@@ -9,7 +9,7 @@ use super::opening::SEALED_UNIT_BYTES;
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::device_reads::DeviceIndex;
-use crate::fetch::{self, Arrived, Fetch, FetchLimits, FetchPlan, FetchState};
+use crate::fetch::{self, Arrived, Fetch, FetchLimits, FetchPlan, FetchState, ReadShape};
 use crate::kept_slots::{AHEAD_TIME, KeptSlots};
 use crate::read_budget::ReadCost;
 use crate::{ReadError, ReadLimits, ReadPlan, TraceEvent, Warning};
@@ -290,7 +290,7 @@ impl Client {
         }
         let is_small = demand.range.bytes() * 2 <= limits.slot_bytes;
         let ahead_bytes = match (&kept, is_again) {
-            (None, true) => self.lost_bytes_ahead(demand, limits),
+            (None, true) if kept_slots.has_places() => self.lost_bytes_ahead(demand, limits),
             (None, false) if is_small => self.ahead_bytes(kept_slots),
             _ => 0,
         };
@@ -335,14 +335,17 @@ impl Client {
         }
     }
 
-    /// Whether the first bytes of a demand are being read, with others before them.
+    /// Whether the first bytes of a demand are being read, with others before them: new ones, or what was lost.
     fn is_being_read(&self, demand: &Demand) -> bool {
-        if demand.is_retransmission {
-            return false;
-        }
         let start = demand.range.start;
-        let latest = self.fetches.iter().rev().find_map(|fetch| fetch.plan.read);
-        latest.is_some_and(|read| read.stream_start <= start && start < read.end)
+        let is_in = |read: &ReadShape| read.stream_start <= start && start < read.end;
+        let mut plans = self.fetches.iter().rev().map(|fetch| &fetch.plan);
+        if demand.is_retransmission {
+            let mut others =
+                plans.filter(|plan| plan.is_retransmission && plan.range.start < start);
+            return others.any(|plan| plan.read.as_ref().is_some_and(is_in));
+        }
+        plans.find_map(|plan| plan.read.as_ref()).is_some_and(is_in)
     }
 
     /// Begins a fetch; returns the read it needs.

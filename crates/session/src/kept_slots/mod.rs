@@ -204,6 +204,11 @@ impl KeptSlots {
         self.given_up_count
     }
 
+    /// Whether any slot is ever kept.
+    pub(crate) const fn has_places(&self) -> bool {
+        self.slots_max > 0
+    }
+
     /// Whether a read for this client may take more than is demanded. `has_lost`: its path loses.
     pub(crate) fn may_read_ahead(
         &self,

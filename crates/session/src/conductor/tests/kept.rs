@@ -2,7 +2,7 @@
 
 use clock::Duration;
 use record::Version;
-use wire::{SeqNumber, TcpFlags};
+use wire::{SeqNumber, TcpFlags, TcpOptions};
 
 use super::tls::{TLS_PORT, TlsPeer};
 use super::{Bench, OBJECT_BYTES, Peer, Sent, assert_is_object, config, taken};
@@ -108,6 +108,37 @@ fn what_is_lost_is_sent_again_from_the_slot() {
     let is_lost = |sequence: SeqNumber| sequence == start;
     let found = again.iter().find(|(segment, _)| is_lost(segment.sequence));
     assert_eq!(found.unwrap().1.get(..1460), Some(lost));
+}
+
+#[test]
+fn what_is_lost_nearby_comes_with_one_read() {
+    for (kept_slots_max, reads) in [(0, 2), (4, 1)] {
+        let mut config = config();
+        config.kept_slots_max = kept_slots_max;
+        let mut bench = Bench::with(config, 8);
+        let mut peer = asked(&mut bench, 1000);
+        bench.complete_reads();
+        bench.take_segments(1000);
+        // The first segment begins with the head; the second and the fourth are lost.
+        peer.expected = peer.expected.wrapping_add(1460);
+        let holes = [0, 2].map(|segments| peer.expected.wrapping_add(segments * 1460));
+        let mut options = TcpOptions::default();
+        for (from, to) in [(1, 2), (3, 8)] {
+            let [left, right] =
+                [from, to].map(|segments| peer.expected.wrapping_add(segments * 1460));
+            options.sack.push(left, right);
+        }
+        peer.send_with(&mut bench, TcpFlags::ACK, options, b"");
+        bench.pass(Duration::from_millis(20));
+        bench.complete_reads();
+        bench.pass(Duration::from_millis(20));
+        let resent = bench.take_segments(1000);
+        for hole in holes {
+            assert!(resent.iter().any(|(segment, _)| segment.sequence == hole));
+        }
+        let counters = bench.conductor.counters();
+        assert_eq!(counters.session_reread_count, reads, "{kept_slots_max}");
+    }
 }
 
 #[test]
