@@ -24,7 +24,7 @@ const fn package(program: &'static str, package: &'static str) -> Package {
 
 /// What `test` uses. Without one of them a check is skipped, and says so.
 /// A library is known by a file of it.
-pub const FOR_TESTS: [Package; 10] = [
+pub const FOR_TESTS: [Package; 12] = [
     package("ip", "iproute2"),
     package("curl", "curl"),
     package("iptables", "iptables"),
@@ -34,6 +34,8 @@ pub const FOR_TESTS: [Package; 10] = [
     package("mksquashfs", "squashfs-tools"),
     package("chattr", "e2fsprogs"),
     package("fsverity", "fsverity"),
+    package("haproxy", "haproxy"),
+    package("strace", "strace"),
     package(
         "/usr/lib/python3/dist-packages/prometheus_client/__init__.py",
         "python3-prometheus-client",
