@@ -1,6 +1,8 @@
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
 
 use super::launcher::{self, Launcher};
 use super::successor::{Step, Succession};
@@ -59,6 +61,7 @@ fn messages_arrive_whole_and_in_order_with_their_descriptors() {
     let too_many = vec![file.as_fd(); DESCRIPTORS_MAX + 1];
     assert!(ours.send(&Message::Ready, &too_many).is_err());
     drop(ours);
+    await_end(theirs.as_fd());
     assert!(matches!(theirs.receive(), Err(ReceiveError::Ended)));
 }
 
@@ -100,6 +103,13 @@ enum Reached {
     Ready,
     Taken,
     Relaying,
+}
+
+/// Until nobody has the other end any more: a process that another test starts has a copy until it is another program.
+fn await_end(socket: BorrowedFd<'_>) {
+    let mut polled = [PollFd::new(&socket, PollFlags::empty())];
+    rustix::event::poll(&mut polled, None).unwrap();
+    assert!(polled[0].revents().contains(PollFlags::HUP));
 }
 
 const START_TIME: Duration = Duration::from_secs(7);
@@ -171,6 +181,12 @@ impl Play {
         }
     }
 
+    /// It ends.
+    fn end_successor(&mut self) {
+        self.successor = None;
+        await_end(self.succession.wake_fd().unwrap());
+    }
+
     /// What the launcher says.
     fn tell(&self, news: [u8; 5]) {
         rustix::io::write(&self.launcher, &news).unwrap();
@@ -208,7 +224,7 @@ fn a_successor_that_dies_is_missed_at_each_step() {
         let mut play = Play::begin(hello());
         play.reach(reached);
         assert!(matches!(play.step(), Step::Wait), "{reached:?}");
-        play.successor = None;
+        play.end_successor();
         match reached {
             Reached::Nothing | Reached::Ready => play.assert_failed("it ended", false),
             Reached::Taken => assert!(matches!(play.step(), Step::TakeBack)),
@@ -223,7 +239,7 @@ fn a_successor_that_says_why_before_it_ends_is_quoted_at_each_step() {
         let mut play = Play::begin(hello());
         play.reach(reached);
         play.say(&Message::Failed("no room".into()), 0);
-        play.successor = None;
+        play.end_successor();
         play.assert_failed("no room", false);
     }
 }
