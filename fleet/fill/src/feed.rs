@@ -1,7 +1,7 @@
 //! What `atlas serve` tells at its monitoring listener: what viewers missed (`/misses`), and how often each object was asked
 //! for (`/counts`). Lines of JSON; the first one says of which process they are.
 //!
-//! It refuses names that no file can have, lines that it does not understand, and replies of more than [`REPLY_BYTES_MAX`].
+//! It refuses names that no file can have, lines that it does not understand, and replies of more than `REPLY_BYTES_MAX`.
 //! A server that is not there is asked again.
 
 use std::collections::HashMap;

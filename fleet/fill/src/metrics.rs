@@ -1,6 +1,6 @@
 //! Counters, and the listener that tells them: OpenMetrics text at `/metrics`, and `/health`.
 //!
-//! It refuses everything but GET of these two. Bounded by [`CONNECTIONS_MAX`] connections, and by time and bytes for each.
+//! It refuses everything but GET of these two. Bounded by `CONNECTIONS_MAX` connections, and by time and bytes for each.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

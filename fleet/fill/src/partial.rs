@@ -232,7 +232,7 @@ impl Partial {
         }
     }
 
-    /// Makes the whole durable, with the time and mode of a copy. Its record is gone then: call [`Finished::place`], or
+    /// Makes the whole durable, with the time and mode of a copy. Its record is gone then: call [`Finished::placed`], or
     /// what was fetched is lost.
     ///
     /// # Errors
@@ -324,7 +324,7 @@ pub fn clean(folder: &Path) -> io::Result<usize> {
 }
 
 /// Removes what nobody will go on with: of objects that are there in that version, and what is older than
-/// [`UNUSED_AGE`].
+/// `UNUSED_AGE`.
 ///
 /// # Errors
 /// The folder cannot be read.

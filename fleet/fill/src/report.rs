@@ -1,7 +1,7 @@
 //! What happens, told: a bar and lines on a terminal, JSON lines elsewhere.
 //!
 //! **A failure is told once**: again only when it is of another kind, or was over in between; of objects at most
-//! [`LINES_MAX`] of a kind in a minute. It refuses to tell anything that has credentials: it gets only what
+//! `LINES_MAX` of a kind in a minute. It refuses to tell anything that has credentials: it gets only what
 //! [`crate::fault::Fault`] lets through. Lines go to stdout, the bar and its lines to stderr.
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Who the edges of a fleet are: read from a registry that somebody already runs, and watched.
 //!
 //! A registry is a static file, etcd (a key for each edge, with a lease), or Kubernetes (EndpointSlices of a service).
-//! [`watch`] keeps a [`View`] of its members. It fails static: while the registry does not answer, or says what cannot
+//! [`fn@watch`] keeps a [`View`] of its members. It fails static: while the registry does not answer, or says what cannot
 //! be, the view has the members that were known last, and says since when and why. [`publish`] keeps an edge's own key
 //! in etcd, with the health and the load that the monitoring listener of its `atlas serve` tells.
 //!

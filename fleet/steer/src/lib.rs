@@ -3,7 +3,7 @@
 //! A request names a path and comes from an address. The answer is the edges that hold the path's title
 //! ([`placement::Fleet`]), those of the client's zone first, less those that drain, are not well or are busy: as a
 //! content steering manifest ([`manifest`]), as JSON, or as a redirect. The same manifests can be written as files,
-//! which Atlas serves itself ([`write`]). It tells an edge's filler its
+//! which Atlas serves itself ([`mod@write`]). It tells an edge's filler its
 //! share of the library ([`share`]). And it publishes the edge that it runs beside ([`registry::publish`]).
 //!
 //! It is stateless: as many of them run as are wanted, and none knows of another. It fails static: while the registry

@@ -1,6 +1,12 @@
 //! The `atlas-steer` binary: command line, signals, log.
 
 #![forbid(unsafe_code)]
+#![allow(
+    rustdoc::bare_urls,
+    rustdoc::broken_intra_doc_links,
+    rustdoc::invalid_html_tags,
+    reason = "comments of arguments are the text of --help"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
