@@ -279,7 +279,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.objects.set_unix_time(unix_time);
     }
 
-    /// Whether it is kept what requests ask for, for [`Worker::take_missed`] and [`Worker::counted`].
+    /// Whether the names that requests ask for are kept, for [`Worker::take_missed`] and [`Worker::counted`].
     pub const fn keep_names(&mut self, is_kept: bool) {
         self.objects.keep_names(is_kept);
     }
