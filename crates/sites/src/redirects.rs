@@ -1,8 +1,9 @@
 //! Redirects: where a request is sent, by its name, its path, and what the wildcards of its rule's glob stand for.
 //!
 //! It refuses what a client could make another host of: wildcards before the end of the host, and two slashes at the
-//! beginning of a path, which name one. What stands in place of a variable is of the grammar of URIs, so that it ends neither a
-//! field line nor a value of a query. Bounds: [`WILDCARDS_MAX`]; a location that is longer than a target may be is
+//! beginning of a path, which name one. What stands in place of a variable is of the grammar of URIs, so that it ends no field
+//! line, and what stands for the path or for a wildcard ends no value of a query. `$request_uri` has a query, which may hold
+//! `&`, and is put in as it is. Bounds: [`WILDCARDS_MAX`]; a location that is longer than a target may be is
 //! refused where it is sent.
 
 use globset::Glob;
@@ -156,7 +157,9 @@ impl Redirect {
             match piece {
                 Piece::Text(text) => location.push_str(text),
                 Piece::Variable(Variable::Host) => location.push_str(host_of(request)),
-                Piece::Variable(Variable::Path) => request.push_path(&mut location),
+                Piece::Variable(Variable::Path) => {
+                    http::push_path_piece(&mut location, &request.path);
+                }
                 Piece::Variable(Variable::PathAndQuery) => {
                     request.push_path(&mut location);
                     request.push_query(&mut location);
@@ -350,6 +353,7 @@ mod tests {
             ),
             ("https://$host:8443$uri#x", "https://A.example:8443/a%20b#x"),
             ("//b.example$uri", "//b.example/a%20b"),
+            ("/x?u=$request_uri", "/x?u=/a%20b?c=%20d"),
         ] {
             let redirect = Redirect::new(302, text).unwrap();
             assert_eq!(redirect.location(&request, "").unwrap(), location);
@@ -410,6 +414,19 @@ mod tests {
         }
         // One byte of two.
         assert!(location("/o/?*", "/n/$1", "/o/%C3%A9").contains("NotFound"));
+    }
+
+    #[test]
+    fn no_client_adds_a_parameter_by_its_path() {
+        for (to, target, expected) in [
+            ("/x?u=$uri", "/a&b", "/x?u=/a%26b"),
+            ("/x?u=$uri&v=1", "/a&v=2=+", "/x?u=/a%26v%3D2%3D%2B&v=1"),
+            ("/x#$uri", "/a&b%23", "/x#/a%26b%23"),
+            // In a path they are what they were.
+            ("/x$uri", "/a&b=c", "/x/a&b=c"),
+        ] {
+            assert_eq!(location("/**", to, target), expected, "{to} {target}");
+        }
     }
 
     #[test]
