@@ -320,7 +320,9 @@ impl Flight {
         if self.lost_bytes == 0 {
             return (runs, end);
         }
-        let first = self.entries.partition_point(|entry| entry.end <= range.start);
+        let first = self
+            .entries
+            .partition_point(|entry| entry.end <= range.start);
         let lost = (self.entries.range(first..))
             .take_while(|entry| entry.start < range.end)
             .filter(|entry| entry.state == SegmentState::Lost);
