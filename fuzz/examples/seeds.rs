@@ -20,6 +20,7 @@ fn main() -> io::Result<()> {
     write("wire_frame", &wire_frames())?;
     write("http_request", &http_requests())?;
     write("proxy_preface", &proxy_prefaces())?;
+    write("signed_links", &signed_links())?;
     write("client_hello", &client_hellos())?;
     write("record_inbound", &record_inbounds())?;
     write("stack_frames", &sim::fuzz_seeds())?;
@@ -340,6 +341,21 @@ fn proxy_prefaces() -> Vec<Vec<u8>> {
     ];
     let cut = |preface: &Vec<u8>| [&[0, 14], preface.as_slice()].concat();
     prefaces.iter().map(cut).collect()
+}
+
+/// Each form of link with each fault, with all that it may name and with nothing.
+fn signed_links() -> Vec<Vec<u8>> {
+    let choices = (0..4).flat_map(|form| (0..8).map(move |fault| (form, fault)));
+    let seeds = choices.flat_map(|(form, fault)| {
+        [0, 0x3f].map(|wishes| {
+            let numbers = [
+                form, fault, wishes, 40, 1, 0, 0, 0, 0, 0x69, 0x27, 0, 0, 0, 0, 0x0e, 0x10,
+            ];
+            let address = [192, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+            [&numbers[..], &address, &[5], b"a/b.0", b"x=1"].concat()
+        })
+    });
+    seeds.collect()
 }
 
 /// ClientHellos without extensions, with a name, and with each limit of records.

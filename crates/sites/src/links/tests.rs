@@ -36,6 +36,15 @@ fn tokens() -> Links {
     Links::new(LinkForm::Token("hdnts".into()), keys)
 }
 
+fn secure_links() -> Links {
+    let form = LinkForm::SecureLink {
+        hash_name: "md5".into(),
+        expires_name: "expires".into(),
+        expression: Expression::parse("$secure_link_expires$uri$remote_addr $key").unwrap(),
+    };
+    Links::new(form, vec![key(b"new"), key(KEY)])
+}
+
 fn allows(path: &str, token: &str) -> bool {
     let query = format!("a=b&hdnts={token}&c=d");
     let query = query.as_bytes();
@@ -355,6 +364,59 @@ proptest! {
         let is_for_now = fields.contains("exp=") && fields.contains("acl=");
         let audience = token::audience(token.as_bytes(), &[key(KEY)], &asked(&path));
         prop_assert!(is_for_now || audience.is_none());
+    }
+
+    #[test]
+    fn a_link_is_for_its_path_time_and_address_in_every_place(
+        place in 0..4,
+        path in "/[a-z0-9/.]{0,20}",
+        source: [u8; 16],
+        is_v6: bool,
+        now: u64,
+        seconds in 0_u64..1 << 32,
+        at: usize,
+        bit in 0_u32..8,
+    ) {
+        let source = if is_v6 {
+            IpAddr::from(source)
+        } else {
+            IpAddr::from([source[0], source[1], source[2], source[3]])
+        };
+        let expires = now.saturating_add(seconds);
+        let (links, proof) = if place == 3 {
+            let hash = Md5::new().chain_update(format!("{expires}{path}{source} ")).chain_update(KEY);
+            let hash = secure_link::base64url(hash.finalize().into());
+            (secure_links(), [&hash[..], format!("&expires={expires}").as_bytes()].concat())
+        } else {
+            let fields = format!("exp={expires}~acl={path}~ip={source}");
+            (tokens(), token(&fields, KEY).into_bytes())
+        };
+        let opens = |proof: &[u8], change: &dyn Fn(&mut Asked<'_>)| {
+            let name: &[u8] = if place == 3 { b"md5=" } else { b"hdnts=" };
+            let named = [name, proof].concat();
+            let mut asked = Asked { source, unix_seconds: now, ..asked(&path) };
+            match place {
+                1 => asked.path_token = std::str::from_utf8(proof).ok(),
+                2 => asked.cookie = &named,
+                _ => asked.query = &named,
+            }
+            change(&mut asked);
+            links.audience(&asked).is_some()
+        };
+        prop_assert!(opens(&proof, &|_| ()));
+        prop_assert!(!opens(&proof, &|asked| asked.path = "/another/path/longer than any"));
+        let other_source = IpAddr::from([192, 0, 2, u8::from(source == IpAddr::from([192, 0, 2, 0]))]);
+        prop_assert!(!opens(&proof, &|asked| asked.source = other_source));
+        if let Some(late) = expires.checked_add(1) {
+            prop_assert!(!opens(&proof, &|asked| asked.unix_seconds = late));
+        }
+        let mut changed = proof.clone();
+        let at = at % proof.len();
+        changed[at] ^= 1 << bit;
+        // Digits of a token's digest, and names of parameters, have two cases.
+        let is_same = changed.eq_ignore_ascii_case(&proof)
+            && if place == 3 { at >= 22 } else { at >= proof.len() - 64 };
+        prop_assert_eq!(opens(&changed, &|_| ()), is_same);
     }
 
     #[test]
