@@ -259,8 +259,8 @@ pub fn redirect_reply(
     Reply { status, close }
 }
 
-/// Replies by 307 to a request whose object is somewhere else for now, at `location`. It is not kept by caches: the
-/// object may be here when it is asked for next. So fields that objects have (`Cache-Control`) are not said of it.
+/// Replies by 307: the object is at `location` for now. No cache may keep the redirect (`no-store`), since the object may be
+/// here at the next request. So the reply has none of the fields that are configured for objects, such as `Cache-Control`.
 pub fn miss_redirect_reply(
     location: &str,
     request: &Request<'_>,

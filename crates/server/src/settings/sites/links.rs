@@ -45,16 +45,16 @@ pub(super) fn resolve_link(
             return Err(place.refuse(format_args!("link.form {other:?}: unknown"), remedy));
         }
     };
-    let foreign = if is_token {
-        [
+    let foreign: &[_] = if is_token {
+        &[
             ("hash_parameter", &hash_parameter),
             ("expires_parameter", &expires_parameter),
             ("expression", &expression),
         ]
     } else {
-        [("name", &name), ("name", &None), ("name", &None)]
+        &[("name", &name)]
     };
-    if let Some((key, _)) = foreign.into_iter().find(|(_, value)| value.is_some()) {
+    if let Some((key, _)) = foreign.iter().find(|(_, value)| value.is_some()) {
         let problem = format_args!("link.{key} means nothing with this form");
         return Err(place.refuse(problem, "leave it out, or write the other form"));
     }

@@ -1,6 +1,6 @@
 //! `on_miss` of a site or a rule: what is done when there is no such object.
 //!
-//! It refuses both at once, and wildcards of globs, since a site has none. Bounds: [`HOLD_RANGE_US`].
+//! It refuses `redirect` and `hold` together, and `$1` to `$9`, since a site has no glob. Bounds: [`HOLD_RANGE_US`].
 
 use std::ops::RangeInclusive;
 
@@ -68,7 +68,9 @@ pub(super) fn resolve_on_miss(
                 )
             })?;
             if redirect.wildcards() > 0 {
-                let problem = format_args!("on_miss.redirect {to:?}: there is no wildcard here");
+                let problem = format_args!(
+                    "on_miss.redirect {to:?}: there is no glob that $1 to $9 could be of"
+                );
                 return Err(place.refuse(problem, "write {path}, $uri or $request_uri"));
             }
             Ok(Some(OnMiss::Redirect(redirect)))
@@ -82,13 +84,13 @@ pub(super) fn resolve_on_miss(
             let milliseconds = time.and_then(|time| u32::try_from(time / 1000).ok());
             let milliseconds = milliseconds.ok_or_else(|| {
                 place.refuse(
-                    format_args!("on_miss.hold {text}: no duration, or out of range"),
-                    "write it like \"5s\", from 100ms to 30s",
+                    format_args!("on_miss.hold {text}: not a duration from 100ms to 30s"),
+                    "write it like \"5s\"",
                 )
             })?;
             Ok(Some(OnMiss::Hold { milliseconds }))
         }
-        _ => Err(place.refuse("on_miss: one of redirect and hold", remedy)),
+        _ => Err(place.refuse("on_miss: it needs either redirect or hold", remedy)),
     }
 }
 
@@ -96,7 +98,7 @@ pub(super) fn resolve_on_miss(
 mod tests {
     use crate::settings::tests::with_file;
 
-    /// What holds for a site and for its rule, in debug form.
+    /// `on_miss` of a site and of its rule as they are resolved, in debug form.
     fn on_miss(site: &str, rule: &str) -> Result<Vec<String>, String> {
         let text = format!("[[site]]\n{site}\n[[site.rule]]\npaths = [\"/**\"]\n{rule}\n");
         let settings = with_file(&text).map_err(|failure| failure.to_string())?;
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_says_what_its_site_says_unless_it_says_something_else() {
+    fn a_rule_without_on_miss_has_that_of_its_site() {
         let hold = |milliseconds: u32| format!("Hold {{ milliseconds: {milliseconds} }}");
         let not_found = "NotFound".to_owned();
         for (site, rule, expected) in [
@@ -133,23 +135,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn a_wrong_on_miss_is_told_with_its_site_and_rule() {
         for (wrong, problem) in [
             ("\"405\"", "on_miss \"405\": unknown"),
             ("true", "expected \"404\", or a table"),
-            ("{}", "on_miss: one of redirect and hold"),
+            ("{}", "on_miss: it needs either redirect or hold"),
             (
                 "{ redirect = \"/a\", hold = \"5s\" }",
-                "on_miss: one of redirect and hold",
+                "on_miss: it needs either redirect or hold",
             ),
-            (
-                "{ hold = \"99ms\" }",
-                "on_miss.hold 99ms: no duration, or out",
-            ),
+            ("{ hold = \"99ms\" }", "on_miss.hold 99ms: not a duration"),
             ("{ hold = \"31s\" }", "on_miss.hold 31s"),
             ("{ redirect = \"o.example\" }", "not a URI"),
             ("{ redirect = \"https://o.example/{query}\" }", "not a URI"),
-            ("{ redirect = \"/$1\" }", "there is no wildcard here"),
+            ("{ redirect = \"/$1\" }", "there is no glob"),
             ("{ wait = 1 }", "wait"),
         ] {
             for (is_site, place) in [(true, "site 1"), (false, "site 1, rule 1")] {

@@ -182,10 +182,10 @@ table! {
     /// `on_miss` of a site or a rule.
     MissTable, "on_miss" {
         redirect: String, "string", "a URL, or a path",
-            "Where such requests are sent (307), as `redirect` of a rule has it, without `$1` to `$9`; `{path}` stands for path \
-             and query, like `$request_uri`. No cache keeps it.";
+            "Where such requests are redirected (307): as `redirect` of a rule, but without `$1` to `$9`. `{path}` stands for \
+             path and query, as `$request_uri` does. No cache keeps the redirect.";
         hold: Amount, "duration, like `\"5s\"`, or seconds", "100 ms to 30 s",
-            "How long such requests wait for it: what comes in time is sent, else they get 404.";
+            "How long such requests wait until it is there. Those that wait in vain get 404.";
     }
 }
 
