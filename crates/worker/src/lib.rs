@@ -289,6 +289,11 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.objects.take_missed()
     }
 
+    /// Keeps names that [`Worker::take_missed`] has just returned, and that nobody was told.
+    pub fn put_back_missed(&mut self, names: Vec<Missed>) {
+        self.objects.put_back_missed(names);
+    }
+
     /// How often objects were asked for, of those that are asked for most; from which one on, and how many at most.
     /// Returns from where on there are more.
     #[must_use]

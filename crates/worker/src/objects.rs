@@ -33,7 +33,7 @@ use store::{
     Symlinks,
 };
 
-use crate::requests::{Counted, CountedObjects, Due, HeldLookups, Missed, MissedNames};
+use crate::requests::{Counted, CountedObjects, Due, HeldLookups, Missed, MissedNames, NotHeld};
 
 /// Longest wait for room in the store. Players time a request out after 10 s or more `[guess]`. A
 /// shorter wait would refuse requests that could still be served; the answer to a longer one would
@@ -141,6 +141,8 @@ counters! {
         pub(super) server_held_lookups: u64,
         /// Look-ups of `server_held_lookups` whose name came in time.
         pub(super) server_held_found_lookups: u64,
+        /// Look-ups whose name was not there and that did not wait, since too many waited.
+        pub(super) server_hold_refused_lookups: u64,
         /// Look-ups that wait so now.
         pub(super) server_holding_lookups: Gauge,
         /// Names that were not there and were forgotten before anybody asked for them (`/misses`).
@@ -196,6 +198,11 @@ impl Objects {
 
     pub(super) fn take_missed(&mut self) -> Vec<Missed> {
         self.missed.take()
+    }
+
+    /// Keeps names that [`Objects::take_missed`] has returned, and that nobody was told.
+    pub(super) fn put_back_missed(&mut self, names: Vec<Missed>) {
+        self.missed.put_back(names);
     }
 
     pub(super) fn counted(&self, from: usize, most: usize) -> (Vec<Counted>, Option<usize>) {
@@ -338,6 +345,7 @@ impl Objects {
         if error == DiskError::Changed && request.opens < OPENS_MAX {
             return self.ask(now, disk, request);
         }
+        self.end_look(&request);
         let LookupPlan { token, path, .. } = request.plan;
         self.note_fault(path, FaultKind::Open(error));
         let answer = match error {
@@ -376,6 +384,7 @@ impl Objects {
 
     fn refuse_for_want_of_room(&mut self, request: LookupRequest) -> (LookupToken, LookupAnswer) {
         self.counters.server_overdue_lookups += 1;
+        self.end_look(&request);
         let LookupPlan { token, path, .. } = request.plan;
         self.note_fault(path, FaultKind::NoRoom);
         (token, Err(LookupError::Busy))
@@ -389,10 +398,21 @@ impl Objects {
         if self.held.count() > 0 {
             self.held.on_found(now, plan.directory, &plan.path);
         }
+        self.end_look(request);
         self.counters.server_held_found_lookups += u64::from(held_until.is_some());
         if self.keeps_names && plan.purpose != LookupPurpose::ErrorPage {
             let seconds = self.unix_time.whole_seconds();
-            self.counted.count(plan.site, &plan.path, seconds);
+            (self.counted).count(plan.site, plan.directory, &plan.path, seconds);
+        }
+    }
+
+    /// The look-up of a request that was held has an answer: another one of its name may be looked up.
+    fn end_look(&mut self, request: &LookupRequest) {
+        if request.held_until.is_some() {
+            let LookupPlan {
+                directory, path, ..
+            } = &request.plan;
+            self.held.on_answered(*directory, path);
         }
     }
 
@@ -403,22 +423,25 @@ impl Objects {
         request: LookupRequest,
         hold: Duration,
     ) -> Option<(LookupToken, LookupAnswer)> {
+        self.end_look(&request);
         let LookupRequest {
             plan, held_until, ..
         } = request;
         let is_first = held_until.is_none();
         if is_first && self.keeps_names {
             let seconds = self.unix_time.whole_seconds();
-            self.missed.note(plan.site, &plan.path, seconds);
+            (self.missed).note(plan.site, plan.directory, &plan.path, seconds);
         }
-        let until = held_until.unwrap_or(now + hold);
+        let (token, until) = (plan.token, held_until.unwrap_or(now + hold));
         match self.held.hold(now, plan, until) {
             Ok(()) => {
                 self.counters.server_held_lookups += u64::from(is_first);
-                None
+                return None;
             }
-            Err(token) => Some((token, Err(LookupError::NotFound))),
+            Err(NotHeld::TooMany) => self.counters.server_hold_refused_lookups += 1,
+            Err(NotHeld::TimeOver) => {}
         }
+        Some((token, Err(LookupError::NotFound)))
     }
 
     /// Refuses a look-up. A missing file or a directory is no fault.
@@ -433,6 +456,7 @@ impl Objects {
         {
             return self.miss(now, request, hold);
         }
+        self.end_look(&request);
         let LookupPlan { token, path, .. } = request.plan;
         if !matches!(refusal, StoreRefusal::NotFound | StoreRefusal::Directory) {
             self.note_fault(path, FaultKind::LookUp(refusal));

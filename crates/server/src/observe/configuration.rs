@@ -3,9 +3,12 @@
 //! It tells what file and flags say, and the defaults of what they do not say. It holds no secret: keys of
 //! certificates, tickets and links are named by their files. Bound: that of the configuration.
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 
 use super::metrics::sites::SiteLabels;
+use super::requests::Labels;
 use crate::settings::{KEYS, Settings};
 
 /// The key of sites, which have a page of their own.
@@ -16,6 +19,8 @@ const SITES: &str = "site";
 pub(crate) struct Configuration {
     settings: Map<String, Value>,
     site_labels: SiteLabels,
+    /// Those beside PATH that were opened at start, by number from 1 on.
+    directories: Vec<PathBuf>,
 }
 
 impl Configuration {
@@ -37,7 +42,7 @@ impl Configuration {
         }
         Self {
             settings: all,
-            site_labels: SiteLabels::default(),
+            ..Self::default()
         }
     }
 
@@ -50,9 +55,27 @@ impl Configuration {
         }
     }
 
+    /// The same, with the directories beside PATH that were opened at start.
+    #[must_use]
+    pub(crate) fn with_directories(self, directories: Vec<PathBuf>) -> Self {
+        Self {
+            directories,
+            ..self
+        }
+    }
+
     /// The sites that requests are counted by.
     pub(crate) const fn site_labels(&self) -> &SiteLabels {
         &self.site_labels
+    }
+
+    /// What the numbers of sites and directories stand for.
+    pub(crate) fn labels(&self) -> Labels {
+        let shown = |directory: &PathBuf| directory.to_string_lossy().into_owned();
+        Labels {
+            sites: self.site_labels.clone().into_labels(),
+            directories: self.directories.iter().map(shown).collect(),
+        }
     }
 
     /// The same, but with what `running` has of these keys: their new values wait for a restart.

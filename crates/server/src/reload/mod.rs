@@ -178,7 +178,9 @@ impl Source {
         let names = settings.sites.iter().filter_map(|site| site.first_name());
         let numbers: Vec<u16> = names.map(|name| labels.number(name)).collect();
         sites = sites.with_numbers(&numbers);
-        let configuration = Configuration::of(settings).with_site_labels(labels.clone());
+        let configuration = Configuration::of(settings)
+            .with_site_labels(labels.clone())
+            .with_directories(opened);
         Ok(Loaded {
             tls: tls.ok().flatten(),
             sites: Arc::new(sites),

@@ -184,6 +184,22 @@ fn what_is_read_at_sighup_is_named_to_the_reader_at_start() {
 }
 
 #[test]
+fn a_directory_has_the_number_that_it_was_opened_by_after_a_reload() {
+    let files = Files::new();
+    let config = |directories: &[&str]| {
+        let site =
+            |name: &&str| format!("[[site]]\nnames = [\"{name}\"]\ndirectory = \"/{name}\"\n");
+        directories.iter().map(site).collect::<String>()
+    };
+    let source = source(&files, &config(&["a", "b"]));
+    for names in [&["a", "b"][..], &["b"]] {
+        files.write("atlas.toml", config(names));
+        let labels = source.load().unwrap().configuration.labels();
+        assert_eq!(labels.directories, ["/a", "/b"]);
+    }
+}
+
+#[test]
 fn a_site_is_counted_by_the_same_number_after_a_reload() {
     let files = Files::new();
     let config = |begin: &str, names: &[&str]| {

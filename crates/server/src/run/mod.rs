@@ -17,6 +17,7 @@ pub(crate) mod supervisor;
 pub(crate) mod taking_over;
 pub(crate) mod wait;
 pub(crate) mod wall_clock;
+use std::sync::mpsc::TrySendError;
 use std::time;
 
 use clock::{Duration, Instant};
@@ -289,7 +290,14 @@ impl<L: Link, D: Disk> Serving<L, D> {
                     let page = question.page_of(&self.worker, now);
                     question.answer(page);
                 }
-                Question::Missed(reply) => drop(reply.try_send(self.worker.take_missed())),
+                Question::Missed(reply) => {
+                    let unsent = reply.try_send(self.worker.take_missed());
+                    if let Err(TrySendError::Disconnected(names) | TrySendError::Full(names)) =
+                        unsent
+                    {
+                        self.worker.put_back_missed(names);
+                    }
+                }
                 Question::Counted(from, reply) => {
                     let page = self.worker.counted(from, COUNTED_PAGE_MAX);
                     drop(reply.try_send(page));

@@ -7,9 +7,10 @@ use diskmap::DiskError;
 use diskmap::sim::SimDisk;
 use link::sim::{SimConfig as LinkConfig, SimLink};
 
+use worker::requests::Missed;
 use worker::testing::{CONNECTIONS_MAX, Client, Setup, World};
 
-use super::{Drive, Serving};
+use super::{Drive, Question, Serving};
 use crate::failure::{EXIT_BROKEN, EXIT_REFUSED, Failure};
 use crate::observe::metrics::table::meaning_of;
 use crate::observe::monitoring::Monitoring;
@@ -87,6 +88,32 @@ fn resets_wait_for_room_on_the_link() {
     world.worker.disk_mut().refuse_submits(error);
     let (_, client) = run_to_the_end(world);
     assert_eq!(client.resets, CONNECTIONS_MAX);
+}
+
+#[test]
+fn names_that_are_told_to_nobody_are_told_to_who_asks_next() {
+    let World { worker, .. } = World::connected(Setup::default());
+    let (sender, mailbox) = mailbox().unwrap();
+    let mut serving = Serving::new(worker, drive(time::Instant::now(), mailbox));
+    let missed = Missed {
+        site: 0,
+        directory: 0,
+        path: "/none".into(),
+        requests: 3,
+        last: 7,
+    };
+    serving.worker.put_back_missed(vec![missed.clone()]);
+    for (is_gone, expected) in [
+        (true, None),
+        (false, Some(vec![missed])),
+        (false, Some(vec![])),
+    ] {
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        let answer = Some(answer).filter(|_| !is_gone);
+        assert!(sender.ask(Question::Missed(reply)));
+        let _ = serving.read_mail(clock::Instant::ZERO);
+        assert_eq!(answer.map(|answer| answer.try_recv().unwrap()), expected);
+    }
 }
 
 /// Two workers that serve a client each; the disk of those in `broken` takes no reads. `others` are not

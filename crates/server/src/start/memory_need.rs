@@ -1,16 +1,18 @@
 //! How much memory a server takes, and whether its control group lets it have that: a process that goes
 //! beyond the limit of its group is killed without a word.
 //!
-//! It refuses to count what is there for a moment only: lines of logs that wait, handshakes. Bounds:
+//! It refuses to count what is there for a moment only: lines of logs that wait, handshakes, answers of `/metrics`. Bounds:
 //! [`GROUPS_MAX`] groups.
 
 use std::path::Path;
 
 use memory::ArenaConfig;
 use tracing::warn;
+use worker::requests::KEPT_BYTES_MAX;
 
 use super::storage::kept_copy_bytes;
 use crate::doctor::tree::Tree;
+use crate::observe::requests::MISSES_BYTES_MAX;
 use crate::settings::{LinkChoice, Settings};
 
 /// What a connection takes at most, in the table that is made at start and beside it: `docs/run/configuration.md`.
@@ -46,7 +48,10 @@ pub(crate) fn of_slots(slots_bytes: u64, settings: &Settings) -> u64 {
     };
     let others = BASE_BYTES + workers.saturating_sub(1) * WORKER_BYTES;
     let copies = kept_copy_bytes(&settings.limits) as u64;
-    slots_bytes + copies + connections * CONNECTION_BYTES_MAX + cells + others
+    let names = settings.metrics.map_or(0, |_| {
+        workers * KEPT_BYTES_MAX as u64 + MISSES_BYTES_MAX as u64
+    });
+    slots_bytes + copies + connections * CONNECTION_BYTES_MAX + cells + names + others
 }
 
 /// Warns if the control group of this process has a limit below `need_bytes`.
@@ -98,8 +103,9 @@ fn limit_above(tree: &Tree, mount: &str, path: &str, file: &str) -> Option<u64> 
 mod tests {
     use std::fs;
 
-    use super::{limit, limit_warning};
+    use super::{limit, limit_warning, of_settings};
     use crate::doctor::tree::Tree;
+    use crate::settings::Settings;
 
     /// A machine whose processes are in this group, with these limits by file.
     fn machine(group: &str, limits: &[(&str, &str)]) -> (tempfile::TempDir, Tree) {
@@ -136,6 +142,23 @@ mod tests {
             ),
             "{warning}"
         );
+    }
+
+    #[test]
+    fn names_of_misses_and_counts_need_memory_if_somebody_can_ask_for_them() {
+        let with = |metrics, workers| {
+            let metrics = Some("127.0.0.1:9100".parse().unwrap()).filter(|_| metrics);
+            of_settings(&Settings {
+                metrics,
+                workers,
+                ..Settings::default()
+            })
+        };
+        // 8,192 names of 1 KiB in each worker, and 16,384 of all.
+        let names = |workers| with(true, workers) - with(false, workers);
+        assert!((24 << 20..32 << 20).contains(&names(1)), "{}", names(1));
+        let each = names(2) - names(1);
+        assert!((8 << 20..10 << 20).contains(&each), "{each}");
     }
 
     #[test]

@@ -23,15 +23,23 @@ const COLUMNS: usize = 8192;
 /// Entries of which the least may have to go: looking at all of them would cost more than it is worth.
 const CANDIDATES: usize = 16;
 
+/// Most bytes of all entries and the sketch. An entry has a name, its count, and its place in a table that is half empty.
+pub(super) const BYTES_MAX: usize =
+    COUNTED_MAX * (NAME_BYTES_MAX + size_of::<Counted>() + 32) + ROWS * COLUMNS * size_of::<u32>();
+
 /// How often an object was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counted {
     /// The site's number ([`sites::Found::number`]).
     pub site: u16,
+    /// The directory's number ([`session::LookupPlan::directory`]).
+    pub directory: u16,
     /// As it was looked up.
     pub path: Arc<str>,
-    /// How often, since the worker began.
+    /// How often, since the worker began: this many, or up to `excess_max` fewer.
     pub requests: u64,
+    /// The part of `requests` that may be those of other objects, by the sketch.
+    pub excess_max: u64,
     /// When that was last, Unix seconds.
     pub last: u64,
 }
@@ -51,12 +59,14 @@ pub(crate) struct CountedObjects {
 
 impl CountedObjects {
     /// This object was asked for.
-    pub(crate) fn count(&mut self, site: u16, path: &str, unix_seconds: u64) {
-        let hash = self.hasher.hash_one((site, path));
+    pub(crate) fn count(&mut self, site: u16, directory: u16, path: &str, unix_seconds: u64) {
+        let hash = self.hasher.hash_one((site, directory, path));
         let entries = &self.entries;
         let is_it = |place: &usize| {
             let entry = entries.get(*place);
-            entry.is_some_and(|entry| entry.site == site && *entry.path == *path)
+            entry.is_some_and(|entry| {
+                (entry.site, entry.directory, &*entry.path) == (site, directory, path)
+            })
         };
         if let Some(&place) = self.places.find(hash, is_it)
             && let Some(entry) = self.entries.get_mut(place)
@@ -70,8 +80,11 @@ impl CountedObjects {
         }
         let counted = |requests| Counted {
             site,
+            directory,
             path: path.into(),
             requests,
+            // This request is the object's own.
+            excess_max: requests - 1,
             last: unix_seconds,
         };
         if self.entries.len() < COUNTED_MAX {
@@ -85,7 +98,7 @@ impl CountedObjects {
             return;
         }
         let before = std::mem::replace(&mut self.entries[place], counted(requests));
-        let hash_before = self.hasher.hash_one((before.site, &*before.path));
+        let hash_before = before.hash(&self.hasher);
         if let Ok(entry) = (self.places).find_entry(hash_before, |&other| other == place) {
             entry.remove();
         }
@@ -108,11 +121,7 @@ impl CountedObjects {
             hasher,
             ..
         } = self;
-        let hash_of = |&place: &usize| {
-            let Counted { site, path, .. } = &entries[place];
-            hasher.hash_one((*site, &**path))
-        };
-        places.insert_unique(hash, place, hash_of);
+        places.insert_unique(hash, place, |&place| entries[place].hash(hasher));
     }
 
     fn least_candidate(&mut self) -> usize {
@@ -140,6 +149,12 @@ impl CountedObjects {
             let counter = &mut self.sketch[place];
             *counter = requests.max(*counter);
         }
+    }
+}
+
+impl Counted {
+    fn hash(&self, hasher: &RandomState) -> u64 {
+        hasher.hash_one((self.site, self.directory, &*self.path))
     }
 }
 
@@ -174,7 +189,7 @@ mod tests {
         let mut objects = CountedObjects::default();
         for number in 0..COUNTED_MAX {
             for _ in 0..=number % 3 {
-                objects.count(1, &format!("/{number}"), 7);
+                objects.count(1, 0, &format!("/{number}"), 7);
             }
         }
         let all = all(&objects);
@@ -184,13 +199,18 @@ mod tests {
             assert_eq!(requests, number as u64 % 3 + 1);
         }
         assert!(objects.sketch.is_empty());
-        // Of another site it is another object.
+        let (entries, _) = objects.page(0, COUNTED_MAX);
+        assert!(entries.iter().all(|entry| entry.excess_max == 0));
+        // Of another site, or in another directory, it is another object.
         let mut objects = CountedObjects::default();
-        objects.count(1, "/a", 1);
-        objects.count(2, "/a", 2);
-        objects.count(2, "/a", 3);
-        let (entries, _) = objects.page(1, 8);
-        assert_eq!((entries[0].requests, entries[0].last), (2, 3));
+        for (site, directory, second) in [(1, 0, 1), (2, 0, 2), (2, 0, 3), (2, 1, 4)] {
+            objects.count(site, directory, "/a", second);
+        }
+        let (entries, _) = objects.page(0, 8);
+        let told = entries
+            .iter()
+            .map(|it| (it.site, it.directory, it.requests, it.last));
+        assert!(told.eq([(1, 0, 1, 1), (2, 0, 2, 3), (2, 1, 1, 4)]));
     }
 
     #[test]
@@ -200,10 +220,10 @@ mod tests {
         let mut objects = CountedObjects::default();
         // Each popular one once for every 250 others, beginning when the table is full of those.
         for round in 0..OBJECTS * 4 {
-            objects.count(0, &format!("/rare/{}", round % OBJECTS), 1);
+            objects.count(0, 0, &format!("/rare/{}", round % OBJECTS), 1);
             if round > COUNTED_MAX {
                 let popular = round % POPULAR;
-                objects.count(0, &format!("/popular/{popular}"), 1);
+                objects.count(0, 0, &format!("/popular/{popular}"), 1);
             }
         }
         let all = all(&objects);
@@ -219,10 +239,32 @@ mod tests {
     }
 
     #[test]
+    fn no_object_was_asked_for_less_than_its_count_without_the_excess() {
+        const OBJECTS: u64 = 20_000;
+        let mut objects = CountedObjects::default();
+        // Object N is asked for N % 7 + 1 times, in rounds.
+        for round in 0..7 {
+            for number in (0..OBJECTS).filter(|number| number % 7 >= round) {
+                objects.count(0, 0, &number.to_string(), 1);
+            }
+        }
+        let (entries, _) = objects.page(0, COUNTED_MAX);
+        let mut excess_max = 0;
+        for entry in entries {
+            let number: u64 = entry.path.parse().unwrap();
+            let requests = number % 7 + 1;
+            assert!(entry.requests >= requests, "{entry:?}");
+            assert!(entry.requests - entry.excess_max <= requests, "{entry:?}");
+            excess_max = excess_max.max(entry.excess_max);
+        }
+        assert!(excess_max > 0, "the sketch was not used");
+    }
+
+    #[test]
     fn pages_have_each_entry_once() {
         let mut objects = CountedObjects::default();
         for number in 0..10 {
-            objects.count(0, &format!("/{number}"), 1);
+            objects.count(0, 0, &format!("/{number}"), 1);
         }
         let (mut from, mut sizes) = (Some(0), Vec::new());
         while let Some(place) = from {
@@ -239,8 +281,8 @@ mod tests {
     fn a_name_may_be_so_long_and_no_longer() {
         let mut objects = CountedObjects::default();
         let long = "x".repeat(NAME_BYTES_MAX);
-        objects.count(0, &long, 1);
-        objects.count(0, &format!("{long}x"), 1);
+        objects.count(0, 0, &long, 1);
+        objects.count(0, 0, &format!("{long}x"), 1);
         assert_eq!(all(&objects).len(), 1);
     }
 }

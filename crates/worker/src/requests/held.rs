@@ -1,10 +1,11 @@
 //! Look-ups of names that are not there yet, and that wait until they are (`on_miss` with `hold`).
 //!
-//! Requests for one name wait in one entry, and of each name one is looked up every [`LOOK_EVERY`]: when that finds it, all are
-//! looked up. None takes a thread while it waits.
+//! Requests for one name wait in one entry, and one of them is looked up every [`LOOK_EVERY`], if the look-up before has its
+//! answer: a file system that hangs has one look-up of the name. When one finds the name, all are looked up. None takes a thread
+//! while it waits.
 //!
-//! It refuses to hold a name more than [`HELD_NAMES_MAX`], and requests of more clients than there may be: they are answered at
-//! once. Bounds: those two.
+//! It refuses a request for one name more than [`HELD_NAMES_MAX`], and one more than there may be connections: they are answered
+//! at once. Bounds: those two.
 
 use std::collections::VecDeque;
 
@@ -30,20 +31,33 @@ pub(crate) struct HeldLookups {
 
 #[derive(Debug)]
 struct HeldName {
-    /// One of its requests.
+    /// That of the request for it that came first.
     plan: LookupPlan,
     /// When it is looked up next.
     look_at: Instant,
+    /// A look-up of it has no answer yet.
+    is_looking: bool,
     /// It was found: all of its requests are due.
     is_found: bool,
-    /// Those that end first, first.
-    requests: VecDeque<HeldRequest>,
+    /// Those that end first, first. Empty only while one is looked up.
+    requests: VecDeque<WaitingRequest>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct HeldRequest {
+struct WaitingRequest {
     token: LookupToken,
+    /// Sites may share a folder, and so a name.
+    site: u16,
     until: Instant,
+}
+
+/// Why a request is not held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotHeld {
+    /// Its time is over, or it may not wait.
+    TimeOver,
+    /// Too many names or requests wait.
+    TooMany,
 }
 
 /// What is to be done with a request that was held.
@@ -69,17 +83,20 @@ impl HeldLookups {
     /// Holds a request whose name is not there, up to a time.
     ///
     /// # Errors
-    /// Too many are held, or its time is over.
+    /// Its time is over, or too many are held.
     pub(crate) fn hold(
         &mut self,
         now: Instant,
         plan: LookupPlan,
         until: Instant,
-    ) -> Result<(), LookupToken> {
-        let token = plan.token;
-        if until <= now || self.count >= self.requests_max {
-            return Err(token);
+    ) -> Result<(), NotHeld> {
+        if until <= now {
+            return Err(NotHeld::TimeOver);
         }
+        if self.count >= self.requests_max {
+            return Err(NotHeld::TooMany);
+        }
+        let LookupPlan { token, site, .. } = plan;
         let look_at = now + LOOK_EVERY;
         let is_it = |name: &HeldName| name.is_of(plan.directory, &plan.path);
         let index = match self.names.iter().position(is_it) {
@@ -88,12 +105,13 @@ impl HeldLookups {
                 self.names.push(HeldName {
                     plan,
                     look_at,
+                    is_looking: false,
                     is_found: false,
                     requests: VecDeque::new(),
                 });
                 self.names.len() - 1
             }
-            None => return Err(token),
+            None => return Err(NotHeld::TooMany),
         };
         let name = &mut self.names[index];
         if name.is_found {
@@ -101,7 +119,7 @@ impl HeldLookups {
             name.is_found = false;
             name.look_at = look_at;
         }
-        let request = HeldRequest { token, until };
+        let request = WaitingRequest { token, site, until };
         // Mostly the last one; the first if it was looked up again.
         let before = (name.requests.iter()).rposition(|other| other.until <= until);
         let place = before.map_or(0, |before| before + 1);
@@ -118,6 +136,21 @@ impl HeldLookups {
             name.is_found = true;
             name.look_at = now;
             self.next_at = now;
+        }
+    }
+
+    /// The look-up of a name that [`HeldLookups::poll`] returned has its answer.
+    pub(crate) fn on_answered(&mut self, directory: u16, path: &str) {
+        let is_it = |name: &HeldName| name.is_of(directory, path);
+        let Some(index) = self.names.iter().position(is_it) else {
+            return;
+        };
+        let name = &mut self.names[index];
+        name.is_looking = false;
+        if name.requests.is_empty() {
+            self.names.swap_remove(index);
+        } else {
+            self.next_at = self.next_at.min(name.due_at());
         }
     }
 
@@ -140,14 +173,16 @@ impl HeldLookups {
         } else {
             if !name.is_found {
                 name.look_at = now + LOOK_EVERY;
+                name.is_looking = true;
             }
             let plan = LookupPlan {
                 token: request.token,
+                site: request.site,
                 ..name.plan.clone()
             };
             Due::LookUp(plan, request.until)
         };
-        if name.requests.is_empty() {
+        if name.requests.is_empty() && !name.is_looking {
             self.names.swap_remove(index);
         }
         Some(due)
@@ -169,9 +204,13 @@ impl HeldName {
         self.plan.directory == directory && self.plan.path == path
     }
 
+    /// When something is to be done with its first request.
     fn due_at(&self) -> Instant {
-        let first = self.requests.front().map(|first| first.until);
-        first.map_or(self.look_at, |until| until.min(self.look_at))
+        match self.requests.front() {
+            None => Instant::FAR_FUTURE,
+            Some(first) if self.is_looking && !self.is_found => first.until,
+            Some(first) => first.until.min(self.look_at),
+        }
     }
 }
 
@@ -180,7 +219,7 @@ mod tests {
     use clock::{Duration, Instant};
     use session::{LookupPlan, LookupPurpose, LookupToken};
 
-    use super::{Due, HELD_NAMES_MAX, HeldLookups, LOOK_EVERY};
+    use super::{Due, HELD_NAMES_MAX, HeldLookups, LOOK_EVERY, NotHeld};
 
     const START: Instant = Instant::from_millis(1000);
 
@@ -212,13 +251,14 @@ mod tests {
             let plan = plan(number, 0, &format!("/{number}"));
             assert_eq!(held.hold(START, plan, until), Ok(()));
         }
-        let one_more = LookupToken(9999);
-        assert_eq!(held.hold(START, plan(9999, 0, "/x"), until), Err(one_more));
+        let refused = Err(NotHeld::TooMany);
+        assert_eq!(held.hold(START, plan(9999, 0, "/x"), until), refused);
         assert_eq!(held.hold(START, plan(9999, 0, "/0"), until), Ok(()));
-        assert_eq!(held.hold(START, plan(9999, 0, "/0"), until), Err(one_more));
+        assert_eq!(held.hold(START, plan(9999, 0, "/0"), until), refused);
         // One whose time is over is not held.
         let mut held = HeldLookups::new(1);
-        assert_eq!(held.hold(until, plan(9999, 0, "/0"), until), Err(one_more));
+        let refused = Err(NotHeld::TimeOver);
+        assert_eq!(held.hold(until, plan(9999, 0, "/0"), until), refused);
         assert_eq!((held.count(), held.poll_timeout()), (0, None));
     }
 
@@ -243,6 +283,56 @@ mod tests {
         assert_eq!(both, [(2, found.clone()), (3, found)]);
         assert_eq!(due(&mut held, next), None);
         assert_eq!(due(&mut held, until), Some((1, None)));
+        for directory in [0, 1] {
+            held.on_answered(directory, "/a");
+        }
         assert_eq!((held.count(), held.poll_timeout()), (0, None));
+    }
+
+    #[test]
+    fn a_name_has_one_look_up_at_a_time() {
+        let until = START + Duration::from_secs(1);
+        let mut held = HeldLookups::new(9);
+        for number in [1, 2, 3] {
+            assert_eq!(held.hold(START, plan(number, 0, "/a"), until), Ok(()));
+        }
+        let mut now = START + LOOK_EVERY;
+        let found = Some("/a".to_owned());
+        assert_eq!(due(&mut held, now), Some((1, found.clone())));
+        // It has no answer for long.
+        now += LOOK_EVERY * 5;
+        assert_eq!(due(&mut held, now), None);
+        assert_eq!(held.poll_timeout(), Some(until));
+        assert_eq!(held.hold(now, plan(1, 0, "/a"), until), Ok(()));
+        held.on_answered(0, "/a");
+        assert_eq!(held.poll_timeout(), Some(START + LOOK_EVERY * 2));
+        assert_eq!(due(&mut held, now), Some((2, found.clone())));
+        assert_eq!(due(&mut held, now), None);
+        // Another request finds it meanwhile.
+        held.on_found(now, 0, "/a");
+        assert_eq!(due(&mut held, now), Some((3, found.clone())));
+        assert_eq!(due(&mut held, now), Some((1, found)));
+        assert_eq!(due(&mut held, until), None);
+        held.on_answered(0, "/a");
+        assert_eq!((held.count(), held.poll_timeout()), (0, None));
+    }
+
+    #[test]
+    fn requests_that_wait_keep_their_sites() {
+        let until = START + Duration::from_secs(1);
+        let mut held = HeldLookups::new(9);
+        for site in [7, 8] {
+            let plan = LookupPlan {
+                site,
+                ..plan(site.into(), 0, "/a")
+            };
+            assert_eq!(held.hold(START, plan, until), Ok(()));
+        }
+        held.on_found(START, 0, "/a");
+        let mut sites = Vec::new();
+        while let Some(Due::LookUp(plan, _)) = held.poll(START) {
+            sites.push((plan.token, plan.site));
+        }
+        assert_eq!(sites, [(LookupToken(7), 7), (LookupToken(8), 8)]);
     }
 }

@@ -7,13 +7,16 @@ mod held;
 mod missed;
 
 pub use counted::{COUNTED_MAX, Counted};
-pub use missed::{MISSED_MAX, Missed};
+pub use missed::{MISSED_OF_WORKER_MAX, Missed};
 
 pub(crate) use counted::CountedObjects;
-pub(crate) use held::{Due, HeldLookups};
+pub(crate) use held::{Due, HeldLookups, NotHeld};
 #[cfg(test)]
 pub(crate) use held::{HELD_NAMES_MAX, LOOK_EVERY};
 pub(crate) use missed::MissedNames;
 
 /// Longest name that is told, bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
+
+/// Most bytes of the names that a worker keeps ([`crate::Worker::keep_names`]).
+pub const KEPT_BYTES_MAX: usize = missed::BYTES_MAX + counted::BYTES_MAX;

@@ -6,7 +6,7 @@ use session::{LookupError, LookupPlan, LookupPurpose, LookupToken};
 use store::{Catalogue, CatalogueEntry, Metadata, Store, StoreConfig};
 
 use super::super::objects::{LookupAnswer, Objects};
-use crate::requests::{COUNTED_MAX, HELD_NAMES_MAX, LOOK_EVERY, MISSED_MAX};
+use crate::requests::{COUNTED_MAX, HELD_NAMES_MAX, LOOK_EVERY, MISSED_OF_WORKER_MAX};
 use crate::testing::{FILE_BYTES, Setup, content};
 
 const START: Instant = Instant::from_millis(1);
@@ -162,6 +162,51 @@ fn what_does_not_come_in_time_is_told_to_be_missing() {
 }
 
 #[test]
+fn a_file_system_that_hangs_has_one_look_up_of_a_name_that_is_waited_for() {
+    const CLIENTS: u64 = 20;
+    let mut store = Empty::new(100, false);
+    for number in 0..CLIENTS {
+        assert!(store.ask(number, "/a", HOLD).is_none(), "it waits");
+    }
+    let hang = |store: &mut Empty, hangs| {
+        let catalogue = store.objects.store_mut().catalogue_mut();
+        catalogue.expect("it has one").set_hung(0, hangs);
+    };
+    store.insert("/a");
+    hang(&mut store, true);
+    let (mut now, mut looks) = (START, 0);
+    for _ in 0..10 {
+        now += LOOK_EVERY;
+        let (due, answers) = store.go_on(now);
+        assert_eq!(answers.len(), 0);
+        looks += due;
+    }
+    assert_eq!(looks, 1);
+    hang(&mut store, false);
+    let (_, answers) = store.go_on(now);
+    assert!(answers.iter().all(|(_, answer)| answer.is_ok()));
+    assert_eq!(answers.len() as u64, CLIENTS);
+}
+
+#[test]
+fn a_look_up_that_fails_is_followed_by_that_of_another_request() {
+    let mut store = Empty::new(100, false);
+    for number in 0..3 {
+        assert!(store.ask(number, "/a/b", HOLD).is_none(), "it waits");
+    }
+    // Now it is a directory, and one that asks for it gets no object.
+    store.insert("/a/b/c");
+    let mut now = START;
+    for number in 0..3 {
+        now += LOOK_EVERY;
+        let (due, answers) = store.go_on(now);
+        assert_eq!(due, 1);
+        assert!(matches!(answers[..], [(it, Err(LookupError::Directory))] if it == number));
+    }
+    assert_eq!(store.objects.counters().server_holding_lookups.0, 0);
+}
+
+#[test]
 fn thousands_of_names_take_no_more_memory_than_there_is_for_them() {
     let mut store = Empty::new(1000, false);
     let mut waiting = 0;
@@ -175,10 +220,13 @@ fn thousands_of_names_take_no_more_memory_than_there_is_for_them() {
     // Neither do requests of more clients than there may be.
     let more = (0..1000).filter(|number| store.ask(*number, "/0", HOLD).is_none());
     assert_eq!(more.count(), 1000 - HELD_NAMES_MAX);
+    // Of 11,000 requests 1,000 wait.
+    let refused = store.objects.counters().server_hold_refused_lookups;
+    assert_eq!(refused, 10_000);
     let forgotten = store.objects.counters().server_forgotten_misses;
     let missed = store.objects.take_missed();
-    assert_eq!(missed.len(), MISSED_MAX);
-    assert!(forgotten >= 10_000 - MISSED_MAX as u64);
+    assert_eq!(missed.len(), MISSED_OF_WORKER_MAX);
+    assert!(forgotten >= 10_000 - MISSED_OF_WORKER_MAX as u64);
     // An object that is there is found meanwhile.
     store.insert("/there");
     let found = store.ask(1, "/there", HOLD).unwrap().unwrap();

@@ -13,7 +13,7 @@ mod json;
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use diskmap::Disk;
 use link::Link;
@@ -188,20 +188,22 @@ impl Asker {
         Some(())
     }
 
-    /// How often objects are asked for, by worker. `None`: a worker did not answer by `deadline`.
+    /// How often objects are asked for, by worker; what moves from page to page meanwhile may be there twice. `None`: a worker did
+    /// not answer by `deadline`.
     #[must_use]
-    pub(crate) fn counted(&self, deadline: Instant) -> Option<Vec<Counted>> {
-        let mut all = Vec::new();
+    pub(crate) fn counted(&self, deadline: Instant) -> Option<Vec<Vec<Counted>>> {
+        let mut workers = Vec::new();
         for worker in &self.workers {
-            let mut from = Some(0);
+            let (mut all, mut from) = (Vec::new(), Some(0));
             while let Some(place) = from {
                 let question = |reply| mailbox::Question::Counted(place, reply);
                 let (page, next) = put(worker, question, deadline)?;
                 all.extend(page);
                 from = next;
             }
+            workers.push(all);
         }
-        Some(all)
+        Some(workers)
     }
 
     /// The lines of JSON that answer `query`: one for each connection, and, if there are more than
@@ -254,17 +256,20 @@ fn ask(
     put(worker, question, deadline)
 }
 
-/// Puts a question to a worker, and waits for the answer.
+/// Puts a question to a worker, and waits for the answer. Without time left it does not ask: some answers are told once.
 fn put<T>(
     worker: &MailSender,
     question: impl FnOnce(SyncSender<T>) -> mailbox::Question,
     deadline: Instant,
 ) -> Option<T> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return None;
+    }
     let (reply, answer) = sync_channel(1);
     if !worker.ask(question(reply)) {
         return None;
     }
-    let left: Duration = deadline.saturating_duration_since(Instant::now());
     answer.recv_timeout(left).ok()
 }
 

@@ -200,12 +200,17 @@ fn a_worker_that_does_not_answer_is_given_up() {
     let (sender, mailbox) = mailbox().unwrap();
     let asker = Asker::new(vec![sender]);
     let query = Query::parse(b"").unwrap();
-    assert_eq!(asker.lines(&query, Instant::now()), None);
-    // The question is still there, and its answer goes nowhere.
-    let Some(mailbox::Question::Connections(question)) = mailbox.poll_question() else {
-        panic!("it is gone");
+    let soon = Instant::now() + Duration::from_millis(1);
+    assert_eq!(asker.lines(&query, soon), None);
+    // Without time left it is not even asked: what it would tell once would be lost.
+    drop(mailbox.poll_question());
+    assert_eq!(asker.missed(Instant::now(), |_| unreachable!()), None);
+    assert!(mailbox.poll_question().is_none());
+    // An answer to who is gone goes nowhere.
+    let mailbox::Question::Connections(gone) = question() else {
+        unreachable!()
     };
-    question.answer(Page {
+    gone.answer(Page {
         rows: Vec::new(),
         next: None,
     });

@@ -16,6 +16,7 @@ use crate::observe::configuration::Configuration;
 use crate::observe::log;
 use crate::observe::output::Output;
 use crate::observe::report::Pair;
+use crate::observe::requests::Labels;
 
 /// What threads of their own write.
 #[derive(Debug, Default)]
@@ -145,6 +146,13 @@ impl Overview {
             }
         }
         Histograms::MEANINGS.iter().zip(sums)
+    }
+
+    /// What the numbers of sites and directories stand for.
+    pub(crate) fn labels(&self) -> Labels {
+        let configuration = self.configuration.lock();
+        let configuration = configuration.unwrap_or_else(PoisonError::into_inner);
+        configuration.labels()
     }
 
     /// The label of each site, by its number.

@@ -4,22 +4,25 @@
 //! Workers keep both in bounded memory ([`worker::requests`]) until a thread that answers HTTP asks them. It puts what they
 //! missed into one table, in which each name has a number: so whoever asks says up to which number he knows them.
 //!
-//! It refuses to grow: of more than [`MISSES_MAX`] names the one with the least number is forgotten, and an answer has
-//! [`LINES_MAX`] lines.
+//! It refuses to grow: of more than [`MISSES_TOLD_MAX`] names the one with the least number is forgotten, and an answer ends
+//! before it has more than [`ANSWER_BYTES_MAX`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use serde::Serialize;
-use worker::requests::{Counted, Missed};
+use worker::requests::{Counted, Missed, NAME_BYTES_MAX};
 
 use crate::observe::connections::decode;
 
 /// Most names that are not there and that are told.
-pub(crate) const MISSES_MAX: usize = 16_384;
-/// Most lines of an answer behind its first.
-pub(crate) const LINES_MAX: usize = 10_000;
+pub(crate) const MISSES_TOLD_MAX: usize = 16_384;
+/// Most bytes of an answer's lines: all names that are missed, if they are like those of most libraries.
+pub(crate) const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Most bytes of the names that are not there: each has its name, a row of each table, and a part of these that is empty.
+pub(crate) const MISSES_BYTES_MAX: usize =
+    MISSES_TOLD_MAX * (NAME_BYTES_MAX + 2 * (size_of::<Told>() + size_of::<Key>() + 16));
 /// A name that is still asked for so long after it got its number, seconds, gets a new one: whoever was told it has not
 /// brought it, or it has gone again.
 pub(crate) const RENEWED_AFTER_SECONDS: u64 = 30;
@@ -42,19 +45,41 @@ impl Instance {
 #[derive(Debug, Default)]
 pub(crate) struct Misses {
     names: BTreeMap<u64, Told>,
-    numbers: HashMap<(u16, Arc<str>), u64>,
+    numbers: HashMap<Key, u64>,
     /// The number that was given last.
     last_number: u64,
 }
 
+/// What tells names apart: site, directory and path.
+type Key = (u16, u16, Arc<str>);
+
 #[derive(Debug)]
 struct Told {
-    site: u16,
-    path: Arc<str>,
+    key: Key,
     requests: u64,
     last: u64,
     /// When it got its number, Unix seconds.
     since: u64,
+}
+
+/// What the numbers of sites and directories stand for.
+#[derive(Debug, Default)]
+pub(crate) struct Labels {
+    /// The first names of sites, by number.
+    pub(crate) sites: Vec<String>,
+    /// Directories beside PATH, whose numbers begin with 1.
+    pub(crate) directories: Vec<String>,
+}
+
+/// Where a name is, in the JSON of both answers.
+#[derive(Serialize)]
+struct PlaceOfName<'a> {
+    /// Its first name; nothing for sites that have no number, and for the one without names.
+    site: &'a str,
+    /// None: PATH, or the raw store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory: Option<&'a str>,
+    path: String,
 }
 
 #[derive(Serialize)]
@@ -66,8 +91,8 @@ struct MissesLine<'a> {
 #[derive(Serialize)]
 struct MissLine<'a> {
     sequence: u64,
-    site: &'a str,
-    path: &'a str,
+    #[serde(flatten)]
+    place: PlaceOfName<'a>,
     requests: u64,
     last: u64,
 }
@@ -80,9 +105,10 @@ struct CountsLine<'a> {
 
 #[derive(Serialize)]
 struct CountLine<'a> {
-    path: &'a str,
-    site: &'a str,
+    #[serde(flatten)]
+    place: PlaceOfName<'a>,
     requests: u64,
+    excess_max: u64,
     last: u64,
 }
 
@@ -91,11 +117,12 @@ impl Misses {
     pub(crate) fn add(&mut self, missed: Missed) {
         let Missed {
             site,
+            directory,
             path,
             requests,
             last,
         } = missed;
-        let key = (site, Arc::from(path));
+        let key = (site, directory, Arc::from(path));
         let known = self.numbers.get(&key).copied();
         let before = known.and_then(|number| self.names.get_mut(&number));
         if let Some(told) = before {
@@ -108,77 +135,112 @@ impl Misses {
         let before = known.and_then(|number| self.names.remove(&number));
         self.last_number += 1;
         let told = Told {
-            site,
-            path: Arc::clone(&key.1),
+            key: key.clone(),
             requests: before.map_or(requests, |told| told.requests),
             last,
             since: last,
         };
         self.names.insert(self.last_number, told);
         self.numbers.insert(key, self.last_number);
-        if self.names.len() > MISSES_MAX
+        if self.names.len() > MISSES_TOLD_MAX
             && let Some((_, told)) = self.names.pop_first()
         {
-            self.numbers.remove(&(told.site, told.path));
+            self.numbers.remove(&told.key);
         }
     }
 
-    /// The lines of JSON for who knows names up to a number. `labels`: the names of sites, by number.
+    /// The lines of JSON for who knows names up to a number.
     #[must_use]
-    pub(crate) fn lines(&self, after: u64, instance: &Instance, labels: &[String]) -> String {
-        let newer = self.names.range(after.saturating_add(1)..);
-        let told: Vec<_> = newer.take(LINES_MAX).collect();
-        let next = told.last().map_or(self.last_number, |(number, _)| **number);
+    pub(crate) fn lines(&self, after: u64, instance: &Instance, labels: &Labels) -> String {
         let mut lines = String::new();
-        let instance = &instance.0;
-        push(&mut lines, &MissesLine { instance, next });
-        for (&sequence, told) in told {
-            let line = MissLine {
+        let mut next = self.last_number;
+        let mut last_told = after;
+        for (&sequence, told) in self.names.range(after.saturating_add(1)..) {
+            let line = line_of(&MissLine {
                 sequence,
-                site: label(labels, told.site),
-                path: &encoded(&told.path),
+                place: labels.place(&told.key),
                 requests: told.requests,
                 last: told.last,
-            };
-            push(&mut lines, &line);
+            });
+            if lines.len() + line.len() > ANSWER_BYTES_MAX {
+                next = last_told;
+                break;
+            }
+            lines.push_str(&line);
+            last_told = sequence;
         }
-        lines
+        let instance = &instance.0;
+        line_of(&MissesLine { instance, next }) + &lines
     }
 }
 
-/// The lines of JSON for what workers have counted since `began`, Unix seconds.
+impl Labels {
+    fn place(&self, (site, directory, path): &Key) -> PlaceOfName<'_> {
+        let site = self.sites.get(usize::from(*site)).filter(|_| *site > 0);
+        let directory = directory.checked_sub(1);
+        PlaceOfName {
+            site: site.map_or("", String::as_str),
+            directory: directory
+                .and_then(|index| self.directories.get(usize::from(index)))
+                .map(String::as_str),
+            path: encoded(path),
+        }
+    }
+}
+
+/// How often an object was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Sum {
+    requests: u64,
+    excess_max: u64,
+    last: u64,
+}
+
+/// The lines of JSON for what workers have counted since `began`, Unix seconds. `counted`: by worker. Of an
+/// object that moved to another page while its worker was asked, and is there twice, the greater count holds.
 #[must_use]
 pub(crate) fn counts(
-    counted: impl IntoIterator<Item = Counted>,
+    counted: impl IntoIterator<Item = Vec<Counted>>,
     instance: &Instance,
     began: u64,
-    labels: &[String],
+    labels: &Labels,
 ) -> String {
-    let mut sums: HashMap<(u16, Arc<str>), (u64, u64)> = HashMap::new();
-    for Counted {
-        site,
-        path,
-        requests,
-        last,
-    } in counted
-    {
-        let (sum, latest) = sums.entry((site, path)).or_default();
-        *sum += requests;
-        *latest = last.max(*latest);
+    let mut sums: HashMap<Key, Sum> = HashMap::new();
+    for worker in counted {
+        let mut own: HashMap<Key, Sum> = HashMap::with_capacity(worker.len());
+        for it in worker {
+            let sum = Sum {
+                requests: it.requests,
+                excess_max: it.excess_max,
+                last: it.last,
+            };
+            let known = own.entry((it.site, it.directory, it.path)).or_default();
+            *known = sum.max(*known);
+        }
+        for (key, sum) in own {
+            let all = sums.entry(key).or_default();
+            all.requests += sum.requests;
+            all.excess_max += sum.excess_max;
+            all.last = sum.last.max(all.last);
+        }
     }
     let mut all: Vec<_> = sums.into_iter().collect();
-    all.sort_unstable_by(|(key, one), (other_key, other)| other.cmp(one).then(key.cmp(other_key)));
-    let mut lines = String::new();
+    all.sort_unstable_by(|(key, one), (other_key, other)| {
+        other.requests.cmp(&one.requests).then(key.cmp(other_key))
+    });
     let instance = &instance.0;
-    push(&mut lines, &CountsLine { instance, began });
-    for ((site, path), (requests, last)) in all.iter().take(LINES_MAX) {
-        let line = CountLine {
-            path: &encoded(path),
-            site: label(labels, *site),
-            requests: *requests,
-            last: *last,
-        };
-        push(&mut lines, &line);
+    let mut lines = line_of(&CountsLine { instance, began });
+    for (key, sum) in &all {
+        let line = line_of(&CountLine {
+            place: labels.place(key),
+            requests: sum.requests,
+            excess_max: sum.excess_max,
+            last: sum.last,
+        });
+        if lines.len() + line.len() > ANSWER_BYTES_MAX {
+            break;
+        }
+        lines.push_str(&line);
     }
     lines
 }
@@ -204,18 +266,11 @@ fn encoded(path: &str) -> String {
     text
 }
 
-/// The first name of a site; nothing for those that have no number, and for the one without names.
-fn label(labels: &[String], site: u16) -> &str {
-    match site {
-        0 => "",
-        site => labels.get(usize::from(site)).map_or("", String::as_str),
-    }
-}
-
-fn push(lines: &mut String, line: &impl Serialize) {
+fn line_of(line: &impl Serialize) -> String {
     // Numbers and texts are always written.
-    lines.push_str(&serde_json::to_string(line).unwrap_or_default());
-    lines.push('\n');
+    let mut text = serde_json::to_string(line).unwrap_or_default();
+    text.push('\n');
+    text
 }
 
 #[cfg(test)]
@@ -224,15 +279,19 @@ mod tests {
     use worker::requests::{Counted, Missed};
 
     use super::{
-        Instance, LINES_MAX, MISSES_MAX, Misses, RENEWED_AFTER_SECONDS, counts, parse_after,
+        ANSWER_BYTES_MAX, Instance, Labels, MISSES_TOLD_MAX, Misses, RENEWED_AFTER_SECONDS, counts,
+        parse_after,
     };
 
     fn instance() -> Instance {
         Instance("i".into())
     }
 
-    fn labels() -> Vec<String> {
-        vec!["(other)".into(), "a.example".into()]
+    fn labels() -> Labels {
+        Labels {
+            sites: vec!["(other)".into(), "a.example".into()],
+            directories: vec!["/mnt/b".into()],
+        }
     }
 
     fn parsed(lines: &str) -> Vec<Value> {
@@ -243,6 +302,7 @@ mod tests {
     fn missed(path: &str, requests: u64, last: u64) -> Missed {
         Missed {
             site: 1,
+            directory: 0,
             path: path.into(),
             requests,
             last,
@@ -272,9 +332,20 @@ mod tests {
         assert_eq!(told(&misses, 0), all);
         assert_eq!(told(&misses, 1)[1..], all[2..]);
         assert_eq!(told(&misses, 2), all[..1]);
+        // The same path beneath another directory is another name.
+        misses.add(Missed {
+            directory: 1,
+            ..missed("/c", 1, 103)
+        });
+        let beneath = json!({"sequence": 3, "site": "a.example", "directory": "/mnt/b", "path": "/c", "requests": 1, "last": 103});
+        assert_eq!(
+            told(&misses, 2),
+            [json!({"instance": "i", "next": 3}), beneath]
+        );
         // One of another process has no such numbers.
-        assert_eq!(told(&misses, 99), all[..1]);
-        assert_eq!(told(&misses, u64::MAX), all[..1]);
+        let none = [json!({"instance": "i", "next": 3})];
+        assert_eq!(told(&misses, 99), none);
+        assert_eq!(told(&misses, u64::MAX), none);
     }
 
     #[test]
@@ -293,48 +364,87 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_names_the_oldest_is_forgotten_and_an_answer_has_an_end() {
+    fn of_too_many_names_the_oldest_is_forgotten() {
         let mut misses = Misses::default();
-        for number in 1..=MISSES_MAX + 1 {
+        for number in 1..=MISSES_TOLD_MAX + 1 {
             misses.add(missed(&format!("/{number}"), 1, 1));
         }
-        assert_eq!(misses.names.len(), MISSES_MAX);
-        assert_eq!(misses.numbers.len(), MISSES_MAX);
-        let first = told(&misses, 0);
-        assert_eq!(first.len(), LINES_MAX + 1);
-        assert_eq!(first[1]["path"], json!("/2"));
-        let next = first[0]["next"].as_u64().unwrap();
-        assert_eq!(next, LINES_MAX as u64 + 1);
-        let rest = told(&misses, next);
-        assert_eq!(rest.len(), MISSES_MAX - LINES_MAX + 1);
-        assert_eq!(rest[0]["next"], json!(MISSES_MAX + 1));
+        assert_eq!(misses.names.len(), MISSES_TOLD_MAX);
+        assert_eq!(misses.numbers.len(), MISSES_TOLD_MAX);
+        let all = told(&misses, 0);
+        assert_eq!(all.len(), MISSES_TOLD_MAX + 1);
+        assert_eq!(all[1]["path"], json!("/2"));
+        assert_eq!(all[0]["next"], json!(MISSES_TOLD_MAX + 1));
+    }
+
+    #[test]
+    fn an_answer_has_an_end_however_long_names_are() {
+        // Three times as long, as a URI has them.
+        let long = |number: usize| format!("/{number}{}", "%".repeat(1000));
+        let mut misses = Misses::default();
+        for number in 1..=MISSES_TOLD_MAX {
+            misses.add(missed(&long(number), 1, 1));
+        }
+        let (mut after, mut count) = (0, 0);
+        for _ in 0..100 {
+            let lines = misses.lines(after, &instance(), &labels());
+            assert!(lines.len() < ANSWER_BYTES_MAX + 100, "{}", lines.len());
+            let lines = parsed(&lines);
+            count += lines.len() - 1;
+            let next = lines[0]["next"].as_u64().unwrap();
+            if next == after {
+                break;
+            }
+            after = next;
+        }
+        assert_eq!((count, after), (MISSES_TOLD_MAX, MISSES_TOLD_MAX as u64));
+        let many = (0..4096).map(|number| counted(1, &long(number), number as u64, 1));
+        let lines = counts([many.collect()], &instance(), 99, &labels());
+        assert!(lines.len() <= ANSWER_BYTES_MAX, "{}", lines.len());
+        let lines = parsed(&lines);
+        assert_eq!(
+            lines[1]["requests"],
+            json!(4095),
+            "the most asked are there"
+        );
+    }
+
+    fn counted(site: u16, path: &str, requests: u64, last: u64) -> Counted {
+        Counted {
+            site,
+            directory: 0,
+            path: path.into(),
+            requests,
+            excess_max: requests / 2,
+            last,
+        }
     }
 
     #[test]
     fn what_workers_count_is_added_up_and_the_most_asked_comes_first() {
-        let counted = |site, path: &str, requests, last| Counted {
-            site,
-            path: path.into(),
-            requests,
-            last,
-        };
-        let all = [
+        let one = vec![
             counted(1, "/a", 3, 7),
             counted(1, "/b", 4, 5),
-            counted(1, "/a", 2, 6),
             counted(9, "/a", 1, 9),
         ];
-        let lines = counts(all, &instance(), 99, &labels());
+        // What moved to another page while this worker was asked is told twice.
+        let other = vec![counted(1, "/a", 2, 8), counted(1, "/a", 1, 6)];
+        let lines = counts([one, other], &instance(), 99, &labels());
         let expected = [
             json!({"instance": "i", "began": 99}),
-            json!({"path": "/a", "site": "a.example", "requests": 5, "last": 7}),
-            json!({"path": "/b", "site": "a.example", "requests": 4, "last": 5}),
-            json!({"path": "/a", "site": "", "requests": 1, "last": 9}),
+            json!({"site": "a.example", "path": "/a", "requests": 5, "excess_max": 2, "last": 8}),
+            json!({"site": "a.example", "path": "/b", "requests": 4, "excess_max": 2, "last": 5}),
+            json!({"site": "", "path": "/a", "requests": 1, "excess_max": 0, "last": 9}),
         ];
         assert_eq!(parsed(&lines), expected);
-        let many = (0..=LINES_MAX).map(|number| counted(1, &format!("/{number}"), 1, 1));
-        let lines = counts(many, &instance(), 99, &labels());
-        assert_eq!(lines.lines().count(), LINES_MAX + 1);
+        let beneath = |directory| Counted {
+            directory,
+            ..counted(1, "/a", 1, 1)
+        };
+        let both = [0, 1].map(beneath).to_vec();
+        let lines = parsed(&counts([both], &instance(), 99, &labels()));
+        let directories: Vec<_> = lines[1..].iter().map(|line| &line["directory"]).collect();
+        assert_eq!(directories, [&Value::Null, &json!("/mnt/b")]);
     }
 
     #[test]

@@ -591,7 +591,7 @@ impl Lister {
 
     /// The lines of a list; `None`: a worker did not answer by `deadline`.
     fn lines(&self, list: &Listed, deadline: Instant) -> Option<String> {
-        let labels = || self.overview.site_labels();
+        let labels = || self.overview.labels();
         match list {
             Listed::Connections(query) => self.asker.lines(query, deadline),
             Listed::Misses(after) => {

@@ -153,14 +153,17 @@ fn settings_and_sites_are_told_to_this_host() {
 fn worker_with_names(mailbox: Mailbox) -> JoinHandle<()> {
     let missed = Missed {
         site: 0,
+        directory: 0,
         path: "/none".into(),
         requests: 2,
         last: 7,
     };
     let counted = |path: &str, requests| Counted {
         site: 0,
+        directory: 0,
         path: path.into(),
         requests,
+        excess_max: 1,
         last: 7,
     };
     let mut missed = vec![missed];
@@ -207,8 +210,8 @@ fn who_fills_the_server_is_told_what_is_missing_and_what_is_asked_for() {
         assert_eq!(body.ends_with(miss), has_miss, "{body}");
     }
     let (_, body) = asked(this_host, "GET /counts");
-    let counts = "{\"path\":\"/b\",\"site\":\"\",\"requests\":4,\"last\":7}\n\
-                  {\"path\":\"/a\",\"site\":\"\",\"requests\":3,\"last\":7}\n";
+    let counts = "{\"site\":\"\",\"path\":\"/b\",\"requests\":4,\"excess_max\":1,\"last\":7}\n\
+                  {\"site\":\"\",\"path\":\"/a\",\"requests\":3,\"excess_max\":1,\"last\":7}\n";
     assert!(
         body.ends_with(counts) && body.lines().count() == 3,
         "{body}"
