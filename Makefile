@@ -2,6 +2,7 @@
 #
 #   make demo          plays a film through Atlas, over HTTP and HTTPS, and serves it until Ctrl-C
 #   make demo ONCE=1   the same in a network namespace; ends by itself, 0 only if bit-exact
+#   make demo FLEET=1  three edges that fill themselves from S3, steering, and players: kill one and see (needs root)
 #   make test          the tests of all crates, and the server whole over one link: in minutes
 #   make check         what takes longer or needs more: linters, every link, guests, what is shipped booted
 #   make test check SKIPS_EXPECTED=FILE
@@ -16,7 +17,8 @@ RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 .PHONY: demo test check toolchain
 
 demo: toolchain
-	@cargo run --quiet --release --package atlas-demo -- $(if $(filter-out 0,$(ONCE)),--once)
+	@$(if $(filter-out 0,$(FLEET)),cargo xtask fleet --serve --objects 500,\
+		cargo run --quiet --release --package atlas-demo -- $(if $(filter-out 0,$(ONCE)),--once))
 
 test: toolchain
 	@cargo xtask test $(if $(SKIPS_EXPECTED),--skips-expected $(SKIPS_EXPECTED))

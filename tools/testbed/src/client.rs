@@ -163,6 +163,18 @@ impl Client {
         Self::over(stream)
     }
 
+    /// Connects from where this process is; neither the handshake nor a silence may last longer than `limit`.
+    pub fn connect_within(address: SocketAddr, limit: Duration) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, limit)
+            .with_context(|| format!("connecting to {address}"))?;
+        let client = Self::over(stream)?;
+        if let Stream::Plain(stream) = &client.stream {
+            stream.set_read_timeout(Some(limit))?;
+            stream.set_write_timeout(Some(limit))?;
+        }
+        Ok(client)
+    }
+
     /// Connects from inside `namespace` with a receive buffer of so many bytes, which the kernel doubles for its own
     /// needs; over TLS, if it is said whom to trust.
     pub fn connect_with(
@@ -257,7 +269,7 @@ impl Client {
         let mut body = Vec::new();
         match head.body_bytes(method)? {
             Some(bytes) => {
-                self.read_some(bytes, |piece| {
+                self.read_pieces(bytes, |piece| {
                     body.extend_from_slice(piece);
                     Ok(())
                 })?;
@@ -275,7 +287,7 @@ impl Client {
     /// Reads `count` bytes of a body that stand at `offset` of `content`, comparing each.
     pub fn read_checked(&mut self, content: Content, offset: u64, count: u64) -> Result<()> {
         let mut at = offset;
-        self.read_some(count, |piece| {
+        self.read_pieces(count, |piece| {
             content.check(at, piece)?;
             at += piece.len() as u64;
             Ok(())
@@ -292,7 +304,12 @@ impl Client {
         }
     }
 
-    fn read_some(&mut self, count: u64, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    /// Reads `count` bytes of a body, and hands on each piece as it comes.
+    pub fn read_pieces(
+        &mut self,
+        count: u64,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut left = count;
         let mut piece = vec![0; 64 * 1024];
         while left > 0 {

@@ -61,6 +61,9 @@ pub const FLEET: [Package; 2] = [
     ),
 ];
 
+/// What `fleet` compares with, beside nginx. Apart, because not every release has it.
+pub const FLEET_RIVALS: [Package; 1] = [package("traffic_server", "trafficserver")];
+
 /// What `lab` uses, besides what it fetches.
 pub const FOR_LAB: [Package; 5] = [
     package("ip", "iproute2"),

@@ -24,6 +24,10 @@ pub enum Program {
     Atlas,
     /// The instruments: load generator, middlebox, disk and stages.
     AtlasBench,
+    /// What fills an edge.
+    AtlasFill,
+    /// What tells players of edges.
+    AtlasSteer,
 }
 
 impl Program {
@@ -32,6 +36,8 @@ impl Program {
         match self {
             Self::Atlas => "atlas",
             Self::AtlasBench => "atlas-bench",
+            Self::AtlasFill => "atlas-fill",
+            Self::AtlasSteer => "atlas-steer",
         }
     }
 
@@ -39,6 +45,8 @@ impl Program {
         match self {
             Self::Atlas => "atlas-server",
             Self::AtlasBench => "atlas-bench",
+            Self::AtlasFill => "atlas-fill",
+            Self::AtlasSteer => "atlas-steer",
         }
     }
 

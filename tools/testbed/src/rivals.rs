@@ -261,17 +261,19 @@ impl Peer {
 
 /// A configuration whose `@NAME@` are still to be replaced.
 #[derive(Debug)]
-pub(crate) struct Template(String);
+pub struct Template(String);
 
 impl Template {
-    pub(crate) fn read(file: &str) -> Result<Self> {
+    /// Reads a file beneath `bench/rivals`.
+    pub fn read(file: &str) -> Result<Self> {
         let path = workspace_root().join("bench/rivals").join(file);
         let text = fs::read_to_string(&path);
         text.map(Self)
             .with_context(|| format!("no configuration at {}", path.display()))
     }
 
-    pub(crate) fn set(&mut self, name: &str, value: &str) {
+    /// Puts a value where `@NAME@` is.
+    pub fn set(&mut self, name: &str, value: &str) {
         self.0 = self.0.replace(&format!("@{name}@"), value);
     }
 
@@ -285,7 +287,8 @@ impl Template {
         self.set("KEY", &identity.key.display().to_string());
     }
 
-    pub(crate) fn finish(self) -> Result<String> {
+    /// The text, with nothing left to be replaced.
+    pub fn finish(self) -> Result<String> {
         let left = self.0.split('@').nth(1);
         ensure!(
             left.is_none(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::test::TestOptions;
-use crate::{boot, cargo, deploy, image, interop, lab, netns, simulate, skips, test, tidy};
+use crate::{boot, cargo, deploy, fleet, image, interop, lab, netns, simulate, skips, test, tidy};
 use testbed::packages;
 use testbed::program::Program;
 use testbed::suite::{Outcome, Suite};
@@ -46,6 +46,7 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let ahead = lab::build_ahead();
     netns::run_with_rights(&mut suite);
     interop::run_with_rights(&mut suite);
+    fleet::run_short_with_rights(&mut suite);
     // As what guests run, it is built already.
     suite.run(image::CHECK, || image::check(&lab::static_server()?));
     boot::run_with_rights(&mut suite);

@@ -16,6 +16,7 @@ mod check;
 mod components;
 mod deploy;
 mod drill;
+mod fleet;
 mod fuzz;
 mod image;
 mod interop;
@@ -56,6 +57,8 @@ enum Command {
         /// Scripts; those of the project are in tools/drill/scripts
         files: Vec<String>,
     },
+    /// Tries a fleet whole: edges that fill themselves, a registry, steering, players, faults, rivals (needs root)
+    Fleet(::fleet::Options),
     /// Runs the fuzz targets for a time, from the corpus that is kept
     Fuzz(fuzz::FuzzOptions),
     /// Tests the server with TCPs of others as clients, over paths with faults (needs root)
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run_command(bench),
         Command::Boot(options) => boot::run_command(options),
         Command::Check(options) => check::run_command(options),
+        Command::Fleet(options) => fleet::run_command(options),
         Command::Fuzz(options) => fuzz::run_command(options),
         Command::Image(options) => image::run_command(options),
         Command::Release => release::run_command(),

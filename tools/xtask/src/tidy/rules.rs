@@ -58,7 +58,7 @@ pub(super) const PRODUCT_ARROWS: [(&str, &[&str]); 17] = [
 ];
 
 /// The tools under `tools/`, which measure and test the product, and what each may depend on.
-pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
+pub(super) const TOOL_ARROWS: [(&str, &[&str]); 12] = [
     ("llc", &[]),
     ("testbed", &["wire"]),
     ("nic-wire", &["clock", "memory", "testbed", "wire"]),
@@ -95,11 +95,13 @@ pub(super) const TOOL_ARROWS: [(&str, &[&str]); 11] = [
         ],
     ),
     ("demo", &["testbed"]),
+    ("fleet", &["testbed"]),
     ("interop", &["bottleneck", "nic-wire", "testbed"]),
     (
         "xtask",
         &[
-            "bench", "drill", "interop", "llc", "nic-wire", "server", "sim", "testbed", "wire",
+            "bench", "drill", "fleet", "interop", "llc", "nic-wire", "server", "sim", "testbed",
+            "wire",
         ],
     ),
 ];
