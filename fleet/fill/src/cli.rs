@@ -28,19 +28,20 @@ use crate::settings::{Overrides, Settings};
     version,
     verbatim_doc_comment,
     after_long_help = "\
-Credentials: those of the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
-GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY and so on), of a file of such lines
-(`credentials` in the settings file), or else of the instance's metadata. They are never
-written anywhere.
+Credentials: those of a file of lines KEY=VALUE (`credentials` in the settings file), for
+keys that it does not have those of the environment (AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY and so on),
+or else those of the instance's metadata. They are never written anywhere.
 
 It tells what it does by a bar on stderr if that is a terminal, or else by JSON lines on
 stdout.
 
 Exit codes:
-  0         with --once: all that is wanted is there; else: ended by SIGINT or SIGTERM
-  1         with --once: something did not come; its line says why
+  0         with --once: all that is wanted is there; with --dry-run and --check: it is told;
+            else: ended by SIGINT or SIGTERM
+  1         with --once: something did not come, or was not removed; its line says why
   2         it could not begin: stderr says why, and names the remedy
-  130, 143  with --once: a signal ended it before all was there"
+  130, 143  with --once: SIGINT or SIGTERM ended it before all was there"
 )]
 pub struct Arguments {
     /// Where the library is: s3://BUCKET/PREFIX, gs://, az://, https://, http:// or file:///PATH
@@ -127,8 +128,9 @@ fn try_run(arguments: Arguments) -> Result<u8, String> {
     let end = runtime.block_on(filler::run(settings, mode))?;
     Ok(match end {
         End::Incomplete => 1,
-        End::Stopped if mode.once => 143,
-        End::Done | End::Stopped => 0,
+        End::Interrupted if mode.once => 130,
+        End::Terminated if mode.once => 143,
+        End::Done | End::Interrupted | End::Terminated => 0,
     })
 }
 

@@ -34,6 +34,8 @@ pub enum Kind {
     Checksum,
     /// The reply is none of the protocol.
     Protocol,
+    /// It does not send parts of objects.
+    NoRanges,
     /// A file or device of this machine.
     Local,
     /// No space on this machine.
@@ -44,7 +46,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Connect,
         Self::Stalled,
         Self::Broken,
@@ -58,6 +60,7 @@ impl Kind {
         Self::Length,
         Self::Checksum,
         Self::Protocol,
+        Self::NoRanges,
         Self::Local,
         Self::NoSpace,
         Self::Name,
@@ -80,6 +83,7 @@ impl Kind {
             Self::Length => "length",
             Self::Checksum => "checksum",
             Self::Protocol => "protocol",
+            Self::NoRanges => "no_ranges",
             Self::Local => "local",
             Self::NoSpace => "no_space",
             Self::Name => "name",
@@ -97,7 +101,7 @@ impl Kind {
 
     /// Whether this machine failed: another object would, too.
     #[must_use]
-    pub const fn is_of_here(self) -> bool {
+    pub const fn is_local(self) -> bool {
         matches!(self, Self::Local | Self::NoSpace)
     }
 }
@@ -156,7 +160,7 @@ mod tests {
         assert!(
             Kind::ALL
                 .iter()
-                .all(|it| !(it.is_of_origin() && it.is_of_here()))
+                .all(|it| !(it.is_of_origin() && it.is_local()))
         );
     }
 

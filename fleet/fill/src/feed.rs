@@ -51,6 +51,9 @@ struct CountLine {
     #[serde(default)]
     site: String,
     requests: u64,
+    /// So many of them may have been for objects that were counted in its place before.
+    #[serde(default)]
+    excess_max: u64,
 }
 
 /// Names, and how often each was asked for since the last time.
@@ -108,8 +111,10 @@ impl Feed {
             }
         }
         self.next_miss = next;
-        let lines = lines.into_iter().map(|it| (it.path, it.site, it.requests));
-        Ok(self.names(lines))
+        let names = lines
+            .into_iter()
+            .filter_map(|it| Some((self.name(&it.path, &it.site)?, it.requests)));
+        Ok(names.collect())
     }
 
     /// How often each object was asked for since the last time.
@@ -118,35 +123,43 @@ impl Feed {
     /// Why it is not known, in a line.
     pub async fn counts(&mut self) -> Result<Requests, String> {
         let text = self.get("/counts").await?;
-        let (head, lines): (Head, Vec<CountLine>) = parse(&text)?;
+        let (head, lines) = parse(&text)?;
+        Ok(self.fresh(head, lines))
+    }
+
+    /// What is counted now and was not the last time.
+    fn fresh(&mut self, head: Head, lines: Vec<CountLine>) -> Requests {
         let of = (head.instance, head.began);
         if of != self.counts_of {
             self.counts_of = of;
             self.counted.clear();
         }
-        let lines = lines.into_iter().map(|it| (it.path, it.site, it.requests));
         // Several sites may have one object.
-        let mut all: HashMap<Name, u64> = HashMap::new();
-        for (name, requests) in self.names(lines) {
-            *all.entry(name).or_default() += requests;
+        let mut all: HashMap<Name, (u64, u64)> = HashMap::new();
+        for line in lines {
+            if let Some(name) = self.name(&line.path, &line.site) {
+                let (requests, excess) = all.entry(name).or_default();
+                *requests = requests.saturating_add(line.requests);
+                *excess = excess.saturating_add(line.excess_max);
+            }
         }
-        let fresh = all.iter().map(|(name, requests)| {
-            let before = self.counted.get(name).copied().unwrap_or(0);
-            // A count that fell began anew.
-            let fresh = requests.checked_sub(before).unwrap_or(*requests);
-            (Name::clone(name), fresh)
+        let fresh = all.iter().map(|(name, (requests, excess))| {
+            // One that is new in the server's table has the count of the one before it there.
+            let before = self.counted.get(name).unwrap_or(excess);
+            (Name::clone(name), requests.saturating_sub(*before))
         });
         let fresh = fresh.filter(|(_, requests)| *requests > 0).collect();
-        self.counted = all;
-        Ok(fresh)
+        let counted = all
+            .into_iter()
+            .map(|(name, (requests, _))| (name, requests));
+        self.counted = counted.collect();
+        fresh
     }
 
-    fn names(&self, lines: impl Iterator<Item = (String, String, u64)>) -> Requests {
-        let is_mine = |site: &str| self.site.as_ref().is_none_or(|mine| mine == site);
-        lines
-            .filter(|(_, site, _)| is_mine(site))
-            .filter_map(|(path, _, requests)| Some((name_of(&path)?, requests)))
-            .collect()
+    /// The name of the object that a path of a site asks for, if that is looked at.
+    fn name(&self, path: &str, site: &str) -> Option<Name> {
+        let is_mine = self.site.as_ref().is_none_or(|mine| mine == site);
+        is_mine.then(|| name_of(path)).flatten()
     }
 
     async fn get(&self, path: &str) -> Result<String, String> {
@@ -216,6 +229,33 @@ mod tests {
         ] {
             assert_eq!(of(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn counts_are_what_was_asked_for_since_the_last_time_and_newcomers_have_no_more_than_their_own()
+    {
+        let mut feed = Feed::new(([127, 0, 0, 1], 1).into(), Some("s".to_owned())).unwrap();
+        let mut fresh = |lines: &str| {
+            let text = format!("{{\"instance\":\"x\",\"began\":1}}\n{lines}");
+            let (head, lines) = parse(&text).unwrap();
+            let mut fresh = feed.fresh(head, lines);
+            fresh.sort();
+            fresh
+        };
+        let line = |path: &str, requests: u64, more: &str| {
+            format!("{{\"path\":\"/{path}\",\"site\":\"s\",\"requests\":{requests}{more}}}\n")
+        };
+        let other = "{\"path\":\"/a\",\"site\":\"t\",\"requests\":99}\n";
+        let first = line("a", 5, "") + &line("b", 9, ",\"excess_max\":7") + other;
+        assert_eq!(fresh(&first), [("a".into(), 5), ("b".into(), 2)]);
+        // One that fell, one that rose, and one that took the place of another.
+        let second = line("a", 3, "") + &line("b", 10, ",\"excess_max\":7");
+        let second = second + &line("c", 12, ",\"excess_max\":12");
+        assert_eq!(fresh(&second), [("b".into(), 1)]);
+        assert_eq!(
+            fresh(&(line("a", 4, "") + &line("c", 13, ""))),
+            [("a".into(), 1), ("c".into(), 1)]
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
 
 use crate::fault::{Fault, Kind};
-use crate::origin::{Content, Described, NO_RANGES, Origin};
+use crate::origin::{Content, Described, Origin};
 use crate::partial::{Finished, Partial};
 use crate::plan::Fetch;
 use crate::rate::Bucket;
@@ -95,6 +95,8 @@ pub enum Fetched {
     },
     /// The copy that is there is of the origin's version.
     Unchanged,
+    /// The origin has this version, for which there may be no room.
+    Described(Stamp),
 }
 
 impl Fetcher {
@@ -103,10 +105,10 @@ impl Fetcher {
     /// # Errors
     /// Why it did not come. What is there of it is gone on with the next time, unless it was wrong.
     pub async fn fetch(&self, job: &Fetch) -> Result<Fetched, Fault> {
-        let small = job.listed.filter(|it| it.size_bytes <= self.part_bytes);
-        if let Some(listed) = small
-            && Partial::resume(&self.folder, &job.name, listed, self.part_bytes).is_none()
-        {
+        let has_partial =
+            |stamp| Partial::resume(&self.folder, &job.name, stamp, self.part_bytes).is_some();
+        let is_small = |stamp: Stamp| stamp.size_bytes <= self.part_bytes && !has_partial(stamp);
+        if job.listed.is_some_and(is_small) {
             return self.fetch_whole(job).await;
         }
         let described = {
@@ -116,11 +118,14 @@ impl Fetcher {
         if job.held == Some(described.stamp) {
             return Ok(Fetched::Unchanged);
         }
-        if described.stamp.size_bytes <= self.part_bytes {
+        if !has_room(job, described.stamp) {
+            return Ok(Fetched::Described(described.stamp));
+        }
+        if is_small(described.stamp) {
             return self.fetch_whole(job).await;
         }
         match self.fetch_parts(job, &described).await {
-            Err(fault) if fault.text.ends_with(NO_RANGES) => self.fetch_whole(job).await,
+            Err(fault) if fault.kind == Kind::NoRanges => self.fetch_whole(job).await,
             fetched => fetched,
         }
     }
@@ -140,11 +145,13 @@ impl Fetcher {
             return Ok(Fetched::Unchanged);
         }
         if let Some(listed) = job.listed {
-            check_length("the listing", listed, described.stamp, name)?;
+            check_length(listed, described.stamp, name)?;
         }
         let stamp = described.stamp;
-        let etag = described.etag.clone();
-        let created = Partial::create(&self.folder, name, stamp, etag, self.part_bytes);
+        if !has_room(job, stamp) {
+            return Ok(Fetched::Described(stamp));
+        }
+        let created = Partial::create(&self.folder, name, stamp, self.part_bytes);
         let mut partial = created.map_err(|error| Fault::of_io(name, &error))?;
         let received = self
             .receive(&mut content, partial.file(), 0..stamp.size_bytes, name)
@@ -169,8 +176,7 @@ impl Fetcher {
         let mut partial = match Partial::resume(&self.folder, name, stamp, self.part_bytes) {
             Some(partial) => partial,
             None => {
-                let etag = described.etag.clone();
-                let created = Partial::create(&self.folder, name, stamp, etag, self.part_bytes);
+                let created = Partial::create(&self.folder, name, stamp, self.part_bytes);
                 created.map_err(|error| Fault::of_io(name, &error))?
             }
         };
@@ -194,13 +200,14 @@ impl Fetcher {
         let mut failed = None;
         while let Some(part) = parts.next().await {
             match part {
-                Ok(part) => partial
-                    .mark_done(part)
-                    .map_err(|error| Fault::of_io(name, &error))?,
-                Err(fault) => {
-                    failed = Some(fault);
-                    break;
+                Ok(part) => {
+                    let marked = partial.mark_done(part);
+                    failed = marked.err().map(|error| Fault::of_io(name, &error));
                 }
+                Err(fault) => failed = Some(fault),
+            }
+            if failed.is_some() {
+                break;
             }
         }
         drop(parts);
@@ -210,8 +217,12 @@ impl Fetcher {
                     .await
             }
             Some(fault) => {
-                let is_useless = matches!(fault.kind, Kind::Changed | Kind::Absent | Kind::Length);
-                if is_useless || fault.text.ends_with(NO_RANGES) {
+                let is_useless = matches!(
+                    fault.kind,
+                    Kind::Changed | Kind::Absent | Kind::Length | Kind::NoRanges
+                );
+                // What has no room takes none from what would.
+                if is_useless || fault.kind == Kind::NoSpace {
                     partial.discard();
                 }
                 Err(fault)
@@ -285,13 +296,19 @@ impl Fetcher {
     }
 }
 
+/// Whether an object is no larger than what there is room for.
+fn has_room(job: &Fetch, found: Stamp) -> bool {
+    job.listed
+        .is_some_and(|it| found.size_bytes <= it.size_bytes)
+}
+
 /// # Errors
 /// Of one version there are two lengths.
-fn check_length(place: &str, said: Stamp, found: Stamp, name: &str) -> Result<(), Fault> {
+fn check_length(said: Stamp, found: Stamp, name: &str) -> Result<(), Fault> {
     let is_same = (said.seconds, said.nanos) == (found.seconds, found.nanos);
     if is_same && said.size_bytes != found.size_bytes {
         let text = format!(
-            "GET {name}: {place} says {} bytes, and the reply {}",
+            "GET {name}: the listing says {} bytes, and the reply {}",
             said.size_bytes, found.size_bytes
         );
         return Err(Fault::new(Kind::Length, text));

@@ -4,7 +4,7 @@
 //! it but one object at a time, later each time, until one comes. If this machine fails (a full disk), the same. It ends
 //! by SIGINT and SIGTERM: what is in flight stays as partial objects, which the next start goes on with.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -23,7 +23,9 @@ use crate::manifest::Manifest;
 use crate::metrics::{self, Counters};
 use crate::origin::{Listing, Origin};
 use crate::partial;
-use crate::plan::{ATTEMPTS_MAX, Fetch, Now, Outcome, Plan, PlanConfig, Step, Versions, Wanted};
+use crate::plan::{
+    ATTEMPTS_MAX, Fetch, Now, Outcome, Plan, PlanConfig, Removals, Step, Versions, Wanted,
+};
 use crate::policy::Name;
 use crate::random::Random;
 use crate::rate::{Allowed, allowed};
@@ -49,8 +51,10 @@ pub enum End {
     Done,
     /// Something is not.
     Incomplete,
-    /// A signal came.
-    Stopped,
+    /// SIGINT came.
+    Interrupted,
+    /// SIGTERM came.
+    Terminated,
 }
 
 /// How it runs.
@@ -76,11 +80,12 @@ enum Placed {
         resumed_bytes: u64,
     },
     Unchanged,
+    Described(Stamp),
 }
 
-/// What the server tells.
+/// What comes of the server.
 #[derive(Debug)]
-enum Told {
+enum FromServer {
     Misses(Requests),
     Counts(Requests),
     Failed(String),
@@ -105,11 +110,13 @@ struct Filler {
     is_listed: bool,
     manifest: Option<Manifest>,
     origin_backoff: Backoff,
-    here_backoff: Backoff,
+    local_backoff: Backoff,
     failures_in_row: u32,
     progress_due_ms: u64,
     progress_bytes: (u64, u64),
     has_failed: bool,
+    /// What could not be removed: it is tried again.
+    unremoved: HashSet<Name>,
 }
 
 /// Runs until the end.
@@ -128,11 +135,11 @@ pub async fn run(settings: Settings, mode: Mode) -> Result<End, String> {
     if mode.dry_run {
         return dry_run(&settings, &origin).await;
     }
-    let target = Arc::new(Target::open(
-        &settings.target,
-        settings.staging.as_deref(),
-        mode.adopt,
-    )?);
+    let staging = settings.staging.as_deref();
+    // Until the signals are taken over they end it, also while it waits.
+    let mut tell = |text: &str| Report::default().tell(&Event::Note { text });
+    let target = Target::open(&settings.target, staging, mode.adopt, &mut tell)?;
+    let target = Arc::new(target);
     let mut stop = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
     let [interrupt, terminate] = &mut stop;
     let (Ok(interrupt), Ok(terminate)) = (interrupt, terminate) else {
@@ -144,13 +151,13 @@ pub async fn run(settings: Settings, mode: Mode) -> Result<End, String> {
         let listener = metrics::listen(address).await?;
         tokio::spawn(metrics::serve(listener, Arc::clone(&counters)));
     }
-    let told = match settings.server {
+    let server = match settings.server {
         // With --once nobody waits for what viewers ask.
         Some(server) if !mode.once => Some(listen(server, &settings)?),
         _ => None,
     };
     let mut filler = Filler::new(settings, mode, origin, target, counters)?;
-    let end = filler.run(told, interrupt, terminate).await;
+    let end = filler.run(server, interrupt, terminate).await;
     filler.jobs.shutdown().await;
     filler.listings.shutdown().await;
     filler.publish();
@@ -169,21 +176,27 @@ pub async fn run(settings: Settings, mode: Mode) -> Result<End, String> {
 fn listen(
     server: std::net::SocketAddr,
     settings: &Settings,
-) -> Result<mpsc::Receiver<Told>, String> {
+) -> Result<mpsc::Receiver<FromServer>, String> {
     let mut feed = Feed::new(server, settings.site.clone())?;
     let (misses_every, counts_every) = (settings.misses_every, settings.counts_every);
     // A slow loop holds the questions up, not the memory.
-    let (sender, told) = mpsc::channel(4);
+    let (sender, receiver) = mpsc::channel(4);
     tokio::spawn(async move {
         let mut counts_due = Instant::now();
         loop {
-            let misses = feed.misses().await.map_or_else(Told::Failed, Told::Misses);
+            let misses = feed
+                .misses()
+                .await
+                .map_or_else(FromServer::Failed, FromServer::Misses);
             if sender.send(misses).await.is_err() {
                 return;
             }
             if Instant::now() >= counts_due {
                 counts_due = Instant::now() + counts_every;
-                let counts = feed.counts().await.map_or_else(Told::Failed, Told::Counts);
+                let counts = feed
+                    .counts()
+                    .await
+                    .map_or_else(FromServer::Failed, FromServer::Counts);
                 if sender.send(counts).await.is_err() {
                     return;
                 }
@@ -191,7 +204,7 @@ fn listen(
             tokio::time::sleep(misses_every).await;
         }
     });
-    Ok(told)
+    Ok(receiver)
 }
 
 fn plan_config(settings: &Settings, mode: Mode, seed: u64) -> PlanConfig {
@@ -273,11 +286,12 @@ impl Filler {
             is_listed: false,
             manifest,
             origin_backoff: Backoff::default(),
-            here_backoff: Backoff::default(),
+            local_backoff: Backoff::default(),
             failures_in_row: 0,
             progress_due_ms: 0,
             progress_bytes: (0, 0),
             has_failed: false,
+            unremoved: HashSet::new(),
         })
     }
 
@@ -290,10 +304,11 @@ impl Filler {
 
     async fn run(
         &mut self,
-        mut told: Option<mpsc::Receiver<Told>>,
+        mut server: Option<mpsc::Receiver<FromServer>>,
         interrupt: &mut Signal,
         terminate: &mut Signal,
     ) -> End {
+        self.measure();
         loop {
             let now = self.now();
             let allowed = self.allowed();
@@ -302,23 +317,23 @@ impl Filler {
             let wake_ms = self.start_fetches(now, allowed.is_open).await;
             self.tell_progress(now);
             if self.mode.once
-                && let Some(end) = self.end(allowed)
+                && let Some(end) = self.end(allowed).await
             {
                 return end;
             }
             let wake = Duration::from_millis(wake_ms.saturating_sub(now.millis)).min(SLEEP_MAX);
             tokio::select! {
-                _ = interrupt.recv() => return End::Stopped,
-                _ = terminate.recv() => return End::Stopped,
+                _ = interrupt.recv() => return End::Interrupted,
+                _ = terminate.recv() => return End::Terminated,
                 Some(done) = self.jobs.join_next() => match done {
-                    Ok(done) => self.handle_fetched(done).await,
+                    Ok(done) => self.handle_fetched(done),
                     Err(error) => panic!("a fetch broke off: {error}"),
                 },
                 Some(listed) = self.listings.join_next() => match listed {
                     Ok((began_ms, listed)) => self.handle_listed(began_ms, listed).await,
                     Err(error) => panic!("a listing broke off: {error}"),
                 },
-                Some(told) = next(&mut told) => self.handle_told(told),
+                Some(said) = next(&mut server) => self.handle_from_server(said),
                 () = tokio::time::sleep(wake) => {}
             }
         }
@@ -331,11 +346,11 @@ impl Filler {
     }
 
     /// With `--once`: whether it is over.
-    fn end(&self, allowed: Allowed) -> Option<End> {
+    async fn end(&mut self, allowed: Allowed) -> Option<End> {
         let failures = self
             .origin_backoff
             .failures()
-            .max(self.here_backoff.failures());
+            .max(self.local_backoff.failures());
         if failures >= ONCE_FAILURES_MAX {
             return Some(End::Incomplete);
         }
@@ -343,6 +358,8 @@ impl Filler {
         if !self.is_listed || !is_idle || (allowed.is_open && self.plan.waiting_count() > 0) {
             return None;
         }
+        let removals = self.plan.end_round();
+        self.handle_removals(removals).await;
         if !allowed.is_open {
             let text = "outside of all windows: nothing was fetched";
             self.report.tell(&Event::Note { text });
@@ -353,11 +370,13 @@ impl Filler {
 
     /// When the origin, or this machine, may be tried again.
     fn due_ms(&self) -> u64 {
-        self.origin_backoff.due_ms().max(self.here_backoff.due_ms())
+        self.origin_backoff
+            .due_ms()
+            .max(self.local_backoff.due_ms())
     }
 
     fn is_failing(&self) -> bool {
-        self.origin_backoff.failures() + self.here_backoff.failures() > 0
+        self.origin_backoff.failures() + self.local_backoff.failures() > 0
     }
 
     fn list_if_due(&mut self, now: Now) {
@@ -419,24 +438,29 @@ impl Filler {
         self.measure();
         let wanted = wanted(self.manifest.as_ref(), &versions);
         let removals = self.plan.update(now, began_ms, wanted, versions);
+        self.handle_removals(removals).await;
+    }
+
+    async fn handle_removals(&mut self, removals: Removals) {
         if removals.refused > 0 {
             self.has_failed = true;
-            self.report.tell(&Event::RemovalsRefused {
-                objects: removals.refused,
-                remedy: "if they are to go, raise removals_percent_max, up to 100",
-            });
+            self.report.tell(&Event::removals_refused(removals.refused));
         }
-        self.remove(removals.names, "origin").await;
+        let mut names = removals.names;
+        let plan = &self.plan;
+        let left = self.unremoved.extract_if(|name| !plan.is_busy(name));
+        names.extend(left);
+        self.remove(names, "origin").await;
     }
 
     /// What there is room for: what is set, or what the file system has.
     fn measure(&mut self) {
         if let Some(free_bytes) = self.target.free_bytes() {
-            let there = self.plan.held_bytes().saturating_add(free_bytes);
-            let most = self
-                .settings
-                .capacity_bytes
-                .map_or(there, |set| set.min(there));
+            // The plan keeps room for all of what is in flight: what of it has come is not taken off twice.
+            let come = self.plan.busy_names();
+            let come = come.map(|name| self.target.partial_bytes(name));
+            let there = come.fold(free_bytes, u64::saturating_add);
+            let most = capacity(&self.settings, self.plan.held_bytes(), there);
             self.plan.set_capacity(most);
         }
     }
@@ -478,6 +502,7 @@ impl Filler {
             let placed = match fetcher.fetch(&job).await {
                 Err(fault) => Err(fault),
                 Ok(Fetched::Unchanged) => Ok(Placed::Unchanged),
+                Ok(Fetched::Described(stamp)) => Ok(Placed::Described(stamp)),
                 Ok(Fetched::Whole {
                     finished,
                     verified,
@@ -498,7 +523,7 @@ impl Filler {
         });
     }
 
-    async fn handle_fetched(&mut self, (job, began, placed): Done) {
+    fn handle_fetched(&mut self, (job, began, placed): Done) {
         let now = self.now();
         let name = &job.name;
         let add = |counter: &std::sync::atomic::AtomicU64, count| {
@@ -508,11 +533,12 @@ impl Filler {
             Ok(placed) => {
                 self.origin_succeeded();
                 self.failures_in_row = 0;
-                if self.here_backoff.succeeded() {
-                    self.report.recovered("here");
+                if self.local_backoff.succeeded() {
+                    self.report.recovered("local");
                 }
                 match placed {
                     Placed::Unchanged => Outcome::Unchanged,
+                    Placed::Described(stamp) => Outcome::Described(stamp),
                     Placed::Stored {
                         stamp,
                         verified,
@@ -533,16 +559,14 @@ impl Filler {
                             missed: job.is_missed,
                             seconds: began.elapsed().as_secs_f64(),
                         });
+                        self.unremoved.remove(name);
                         Outcome::Stored(stamp)
                     }
                 }
             }
             Err(fault) => self.handle_fault(&job, &fault),
         };
-        let is_gone = self.plan.finished(now, name, outcome);
-        if is_gone {
-            self.remove(vec![Arc::clone(name)], "origin").await;
-        }
+        self.plan.finished(now, name, outcome);
     }
 
     fn handle_fault(&mut self, job: &Fetch, fault: &Fault) -> Outcome {
@@ -572,10 +596,10 @@ impl Filler {
                 Outcome::Postponed
             };
         }
-        if fault.kind.is_of_here() {
+        if fault.kind.is_local() {
             let now_ms = self.now().millis;
-            let wait_ms = self.here_backoff.failed(now_ms, None, &mut self.random);
-            self.report.waiting("here", fault, wait_ms);
+            let wait_ms = self.local_backoff.failed(now_ms, None, &mut self.random);
+            self.report.waiting("local", fault, wait_ms);
             self.measure();
             return Outcome::Postponed;
         }
@@ -620,6 +644,7 @@ impl Filler {
             if let Err(fault) = done {
                 self.counters.failed(fault.kind);
                 self.report.failed(&name, &fault);
+                self.unremoved.insert(name);
                 continue;
             }
             let counter = match reason {
@@ -634,22 +659,22 @@ impl Filler {
         }
     }
 
-    fn handle_told(&mut self, told: Told) {
+    fn handle_from_server(&mut self, said: FromServer) {
         let now = self.now();
-        match told {
-            Told::Failed(text) => {
+        match said {
+            FromServer::Failed(text) => {
                 let fault = Fault::new(Kind::Connect, text);
                 return self
                     .report
                     .waiting("server", &fault, millis(self.settings.misses_every));
             }
-            Told::Misses(misses) => {
+            FromServer::Misses(misses) => {
                 for (name, requests) in misses {
                     self.counters.misses.fetch_add(requests, Ordering::Relaxed);
                     self.plan.missed(now, &name, requests);
                 }
             }
-            Told::Counts(counts) => {
+            FromServer::Counts(counts) => {
                 for (name, requests) in counts {
                     self.plan.requested(&name, requests);
                     if let Some(stamp) = self.plan.held_stamp(&name) {
@@ -674,7 +699,8 @@ impl Filler {
         set(&self.counters.waiting, count(self.plan.waiting_count()));
         set(&self.counters.waiting_bytes, self.plan.waiting_bytes());
         set(&self.counters.oldest_ms, self.plan.oldest_ms(now));
-        set(&self.counters.misses_let_go, self.plan.misses_let_go());
+        set(&self.counters.misses_dropped, self.plan.misses_dropped());
+        set(&self.counters.left_out, self.plan.left_out());
     }
 
     fn tell_progress(&mut self, now: Now) {
@@ -705,10 +731,10 @@ impl Filler {
     }
 }
 
-/// The next thing that the server tells, if it is listened to.
-async fn next(told: &mut Option<mpsc::Receiver<Told>>) -> Option<Told> {
-    match told {
-        Some(told) => told.recv().await,
+/// What the server says next, if it is listened to.
+async fn next(server: &mut Option<mpsc::Receiver<FromServer>>) -> Option<FromServer> {
+    match server {
+        Some(server) => server.recv().await,
         None => None,
     }
 }
@@ -717,12 +743,21 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What there is room for: what is set, or what is there.
+fn capacity(settings: &Settings, held_bytes: u64, free_bytes: u64) -> u64 {
+    let there = held_bytes.saturating_add(free_bytes);
+    settings.capacity_bytes.map_or(there, |set| set.min(there))
+}
+
 /// Tells what would be done, and does nothing.
 async fn dry_run(settings: &Settings, origin: &Origin) -> Result<End, String> {
     let mode = Mode::default();
     let manifest = read_manifest(settings)?;
-    let held = Target::look(&settings.target)?;
+    let (held, free_bytes) = Target::look(&settings.target)?;
     let mut plan = Plan::new(plan_config(settings, mode, 0), held);
+    if let Some(free_bytes) = free_bytes {
+        plan.set_capacity(capacity(settings, plan.held_bytes(), free_bytes));
+    }
     let versions = if origin.can_list() {
         let listing = origin.list().await.map_err(|fault| fault.text)?;
         Versions::Listed(listing.objects)
@@ -741,10 +776,7 @@ async fn dry_run(settings: &Settings, origin: &Origin) -> Result<End, String> {
         would("remove", name, None);
     }
     if removals.refused > 0 {
-        report.tell(&Event::RemovalsRefused {
-            objects: removals.refused,
-            remedy: "if they are to go, raise removals_percent_max, up to 100",
-        });
+        report.tell(&Event::removals_refused(removals.refused));
     }
     loop {
         match plan.next_step(now, true) {

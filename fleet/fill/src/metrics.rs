@@ -58,8 +58,10 @@ pub struct Counters {
     pub waiting_bytes: AtomicU64,
     /// For how long the oldest one has been waited for, milliseconds.
     pub oldest_ms: AtomicU64,
-    /// Misses that were let go.
-    pub misses_let_go: AtomicU64,
+    /// Misses that were dropped.
+    pub misses_dropped: AtomicU64,
+    /// Objects that found no room.
+    pub left_out: AtomicU64,
     /// Whether the origin answers, 1 or 0.
     pub origin_up: AtomicU64,
 }
@@ -75,7 +77,7 @@ impl Counters {
     }
 
     /// What only grows: names, values, meanings.
-    fn totals(&self) -> [(&'static str, u64, &'static str); 12] {
+    fn totals(&self) -> [(&'static str, u64, &'static str); 13] {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("objects", of(&self.fetched), "Objects fetched."),
@@ -131,8 +133,13 @@ impl Counters {
             ),
             (
                 "dropped_misses",
-                of(&self.misses_let_go),
-                "Misses that were let go because too many waited.",
+                of(&self.misses_dropped),
+                "Misses that were dropped because too many waited.",
+            ),
+            (
+                "left_out_objects",
+                of(&self.left_out),
+                "Objects that were not fetched because they found no room, each time.",
             ),
         ]
     }

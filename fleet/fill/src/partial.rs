@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,7 +30,6 @@ const FORMAT: &str = "atlas-fill partial 1";
 struct Header {
     format: String,
     name: String,
-    etag: Option<String>,
     size_bytes: u64,
     seconds: i64,
     nanos: u32,
@@ -46,7 +45,6 @@ pub struct Partial {
     file: Arc<File>,
     record: File,
     stamp: Stamp,
-    etag: Option<String>,
     part_bytes: u64,
     is_done: Vec<bool>,
 }
@@ -75,13 +73,7 @@ impl Partial {
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn create(
-        folder: &Path,
-        name: &str,
-        stamp: Stamp,
-        etag: Option<String>,
-        part_bytes: u64,
-    ) -> io::Result<Self> {
+    pub fn create(folder: &Path, name: &str, stamp: Stamp, part_bytes: u64) -> io::Result<Self> {
         let (path, record_path) = paths(folder, name);
         // The record first: without it the file counts for nothing.
         remove(&record_path)?;
@@ -95,7 +87,6 @@ impl Partial {
         let header = Header {
             format: FORMAT.to_owned(),
             name: name.to_owned(),
-            etag: etag.clone(),
             size_bytes: stamp.size_bytes,
             seconds: stamp.seconds,
             nanos: stamp.nanos,
@@ -112,7 +103,6 @@ impl Partial {
             record,
             is_done: vec![false; part_count(stamp.size_bytes, part_bytes)],
             stamp,
-            etag,
             part_bytes,
         })
     }
@@ -127,7 +117,6 @@ impl Partial {
         let wanted = Header {
             format: FORMAT.to_owned(),
             name: name.to_owned(),
-            etag: header.etag.clone(),
             size_bytes: stamp.size_bytes,
             seconds: stamp.seconds,
             nanos: stamp.nanos,
@@ -159,16 +148,9 @@ impl Partial {
             file: Arc::new(file),
             record,
             stamp,
-            etag: header.etag,
             part_bytes,
             is_done,
         })
-    }
-
-    /// The version it is of.
-    #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        self.stamp
     }
 
     /// The file, to be written at offsets.
@@ -232,8 +214,7 @@ impl Partial {
         }
     }
 
-    /// Makes the whole durable, with the time and mode of a copy. Its record is gone then: call [`Finished::placed`], or
-    /// what was fetched is lost.
+    /// Makes the whole durable, with the time and mode of a copy.
     ///
     /// # Errors
     /// What the kernel said; a file of another length.
@@ -267,15 +248,9 @@ impl Partial {
         let _ = remove(&self.record_path);
         let _ = remove(&self.path);
     }
-
-    /// Its ETag as the origin wrote it.
-    #[must_use]
-    pub fn etag(&self) -> Option<&str> {
-        self.etag.as_deref()
-    }
 }
 
-/// A whole object that has no name yet.
+/// A whole object that has no name yet. One that is dropped stays, and the next fetch goes on with it.
 #[derive(Debug)]
 pub struct Finished {
     /// Where it is.
@@ -298,6 +273,32 @@ impl Finished {
     }
 }
 
+/// Bytes of the disk that the partial file of an object takes.
+#[must_use]
+pub fn allocated_bytes(folder: &Path, name: &str) -> u64 {
+    let (path, _) = paths(folder, name);
+    std::fs::metadata(path).map_or(0, |it| it.blocks().saturating_mul(512))
+}
+
+/// The partial objects' files in a folder, which may have others.
+fn own_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let is_own = |path: &PathBuf| {
+        let stem = path
+            .file_stem()
+            .and_then(|it| it.to_str())
+            .unwrap_or_default();
+        let is_key = stem.len() == 32 && stem.bytes().all(|it| it.is_ascii_hexdigit());
+        is_key
+            && path
+                .extension()
+                .is_some_and(|it| it == "part" || it == "record")
+    };
+    let entries = std::fs::read_dir(folder)?;
+    let paths = entries.map(|entry| entry.map(|it| it.path()));
+    let paths: io::Result<Vec<PathBuf>> = paths.collect();
+    Ok(paths?.into_iter().filter(is_own).collect())
+}
+
 /// Removes what no process can go on with: of another boot or format, or without its record.
 ///
 /// # Errors
@@ -312,8 +313,7 @@ pub fn clean(folder: &Path) -> io::Result<usize> {
         });
         header.is_some_and(|it| it.format == FORMAT && it.boot == boot)
     };
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
+    for path in own_files(folder)? {
         let record_path = path.with_extension("record");
         if !is_usable(&record_path) || !path.with_extension("part").exists() {
             remove(&path)?;
@@ -329,8 +329,7 @@ pub fn clean(folder: &Path) -> io::Result<usize> {
 /// # Errors
 /// The folder cannot be read.
 pub fn clean_unused(folder: &Path, is_held: impl Fn(&str, Stamp) -> bool) -> io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
+    for path in own_files(folder)? {
         if path.extension().is_none_or(|it| it != "record") {
             continue;
         }
@@ -386,7 +385,7 @@ mod tests {
     }
 
     fn create(folder: &Path, size_bytes: u64) -> Partial {
-        Partial::create(folder, "a/b", stamp(size_bytes), Some("e".into()), PART).unwrap()
+        Partial::create(folder, "a/b", stamp(size_bytes), PART).unwrap()
     }
 
     fn resume(folder: &Path, size_bytes: u64) -> Option<Partial> {
@@ -467,27 +466,30 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_gone_on_with_is_removed_at_the_start() {
+    fn what_cannot_be_gone_on_with_is_removed_at_the_start_and_nothing_of_others() {
         let folder = tempfile::tempdir().unwrap();
         drop(create(folder.path(), 10));
-        std::fs::write(folder.path().join("0.part"), "x").unwrap();
-        std::fs::write(folder.path().join("1.record"), "{}\n").unwrap();
+        for foreign in ["0.part", "1.record", "film.mp4"] {
+            std::fs::write(folder.path().join(foreign), "x").unwrap();
+        }
+        std::fs::write(paths(folder.path(), "0").0, "x").unwrap();
+        std::fs::write(paths(folder.path(), "1").1, "{}\n").unwrap();
         let (path, record_path) = paths(folder.path(), "other");
         std::fs::write(&path, "x").unwrap();
         let text = std::fs::read_to_string(paths(folder.path(), "a/b").1).unwrap();
         std::fs::write(&record_path, text.replace(&boot(), "another")).unwrap();
         assert_eq!(clean(folder.path()).unwrap(), 4);
         assert!(resume(folder.path(), 10).is_some());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
         clean_unused(folder.path(), |name, held| {
             (name, held) == ("a/b", stamp(9))
         })
         .unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
         clean_unused(folder.path(), |name, held| {
             (name, held) == ("a/b", stamp(10))
         })
         .unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
     }
 }

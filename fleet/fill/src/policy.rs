@@ -6,7 +6,8 @@
 //! once, goes through `small` and leaves the rest alone, where LRU would lose all of it.
 //!
 //! Requests arrive as counts, seconds later, which this rule does not mind: it keeps no order of use. Pure; time is no
-//! part of it. Bounded by the objects that are held, and as many names in `ghost` as there are objects.
+//! part of it. Bounded by the objects that are held: as many names are in `ghost`, and twice as many entries in the other
+//! two queues, or `ENTRIES_FREE`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,9 @@ const SMALL_PART: u64 = 10;
 const TURNS_MAX: u8 = 3;
 /// Requests while an object is in `small` that lead it to `main`. The first one may be why it is there.
 const REQUESTS_FOR_MAIN: u8 = 2;
+
+/// So many entries of objects that are gone may always be in the queues.
+const ENTRIES_FREE: usize = 64;
 
 /// The order in which objects leave.
 #[derive(Clone, Debug, Default)]
@@ -144,8 +148,8 @@ impl Policy {
     }
 
     /// Bytes of all objects.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
         self.small_bytes + self.main_bytes
     }
 
@@ -165,6 +169,19 @@ impl Policy {
         };
         queue.push_back((Arc::clone(name), self.entries));
         *bytes += size_bytes;
+        self.drop_old_entries();
+    }
+
+    /// Drops entries of objects that are gone or elsewhere, once they are more than the others.
+    fn drop_old_entries(&mut self) {
+        let entries = self.small.len() + self.main.len();
+        if entries <= 2 * self.objects.len() + ENTRIES_FREE {
+            return;
+        }
+        let objects = &self.objects;
+        for queue in [&mut self.small, &mut self.main] {
+            queue.retain(|(name, entry)| objects.get(name).is_some_and(|it| it.entry == *entry));
+        }
     }
 
     fn forget_bytes(&mut self, object: Object) {
@@ -255,6 +272,25 @@ mod tests {
         assert!(policy.ghost.len() <= 100 && policy.ghosts.len() <= policy.ghost.len());
         assert_eq!(policy.objects.len(), 100);
         assert!(policy.small.len() + policy.main.len() <= 200);
+    }
+
+    #[test]
+    fn objects_that_come_and_go_for_other_reasons_than_room_leave_no_entries() {
+        let mut policy = Policy::default();
+        policy.insert(&name("stays"), 1);
+        policy.requested("stays", 1);
+        for index in 0..10_000 {
+            let name = name(&(index % 7).to_string());
+            if index % 2 == 0 {
+                policy.insert(&name, 1);
+            } else {
+                policy.restore(&name, 1);
+            }
+            policy.remove(&name);
+        }
+        let entries = policy.small.len() + policy.main.len();
+        assert!(entries <= 2 + ENTRIES_FREE, "{entries}");
+        assert_eq!(policy.evict(|_| true).as_deref(), Some("stays"));
     }
 
     /// A rule that is tried with a trace.

@@ -59,9 +59,9 @@ pub enum Event<'a> {
         /// `origin`: that has it no more, or it expired; `room`.
         reason: &'static str,
     },
-    /// A listing would remove too much.
+    /// Too much would be removed.
     RemovalsRefused {
-        /// Objects that it does not have.
+        /// Objects that the origin does not have.
         objects: usize,
         /// What to do.
         remedy: &'static str,
@@ -129,6 +129,17 @@ pub enum Event<'a> {
         /// Its length, if it is known.
         bytes: Option<u64>,
     },
+}
+
+impl Event<'_> {
+    /// The origin lacks so many objects that it is more likely to be wrong.
+    #[must_use]
+    pub const fn removals_refused(objects: usize) -> Self {
+        Self::RemovalsRefused {
+            objects,
+            remedy: "if they are to go, raise removals_percent_max, up to 100",
+        }
+    }
 }
 
 /// Tells it.
@@ -264,7 +275,7 @@ fn line(event: &Event<'_>) -> String {
         } => format!("{name}: {bytes} bytes, {verified}"),
         Event::Removed { name, reason } => format!("{name}: removed ({reason})"),
         Event::RemovalsRefused { objects, remedy } => {
-            format!("the listing lacks {objects} objects that are here: none is removed; {remedy}")
+            format!("the origin lacks {objects} objects that are here: none is removed; {remedy}")
         }
         Event::Failed { text, .. } => format!("{text}; it is tried again"),
         Event::Waiting { text, seconds, .. } => format!("{text}; next attempt in {seconds:.0} s"),

@@ -446,6 +446,48 @@ mod tests {
         assert!(!settings.names.is_live("live/b.ts"));
     }
 
+    /// The rows of the table of settings in docs/run/fill.md: keys, and the default of each.
+    fn table() -> Vec<(Vec<String>, String)> {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run/fill.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let (_, table) = page.split_once("| Key | Default | What |\n").unwrap();
+        let rows = table.lines().skip(1).take_while(|it| it.starts_with('|'));
+        let cells = |row: &str| {
+            let mut cells = row.split('|').skip(1).map(|it| it.trim().to_owned());
+            let keys = cells.next().unwrap();
+            let keys = keys.split(", ").map(|it| it.trim_matches('`').to_owned());
+            (keys.collect(), cells.next().unwrap())
+        };
+        rows.map(cells).collect()
+    }
+
+    #[test]
+    fn the_table_of_settings_has_every_key_and_its_default() {
+        let error = parse("no_such_key = 1").unwrap_err();
+        let (_, known) = error.split_once("expected one of ").unwrap();
+        let known = known.split(", ").map(|it| it.split('`').nth(1).unwrap());
+        let mut known: Vec<String> = known.map(str::to_owned).collect();
+        let table = table();
+        let mut written: Vec<String> = table.iter().flat_map(|(keys, _)| keys.clone()).collect();
+        known.sort();
+        written.sort();
+        assert_eq!(written, known);
+        let shown = |text: &str| format!("{:?}", parse(text).unwrap());
+        for (keys, default) in table {
+            let values: Vec<&str> = default.split(", ").collect();
+            if !default.starts_with('`') || values.len() != keys.len() {
+                continue;
+            }
+            for (key, value) in keys.iter().zip(values) {
+                let value = value.trim_matches('`');
+                // A default that is named by where it comes from is no value.
+                if toml::from_str::<toml::Table>(&format!("{key} = {value}")).is_ok() {
+                    assert_eq!(shown(&format!("{key} = {value}\n")), shown(""), "{key}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn flags_count_more_than_the_file() {
         let overrides = Overrides {

@@ -199,6 +199,74 @@ fn over_plain_http_names_are_those_of_the_manifest() {
 }
 
 #[test]
+fn an_http_origin_that_says_404_to_everything_removes_nothing() {
+    let origin = Origin::start();
+    let names: Vec<String> = (0..20).map(|index| format!("{index}")).collect();
+    for name in &names {
+        origin.put(&format!("films/{name}"), b"x");
+    }
+    let edge = Edge::new(&origin);
+    let lines: String = names
+        .iter()
+        .map(|name| format!("{{\"name\":\"{name}\"}}\n"))
+        .collect();
+    std::fs::write(edge.path("wanted.jsonl"), lines).unwrap();
+    let settings = format!(
+        "origin = \"http://{}/films\"\ntarget = \"{}\"\nmanifest = \"{}\"\n",
+        origin.address,
+        edge.path("video").display(),
+        edge.path("wanted.jsonl").display()
+    );
+    let edge = edge.replace(&settings);
+    assert_eq!(edge.once(&[]).code, Some(0));
+    for name in &names {
+        origin.remove(&format!("films/{name}"));
+    }
+    let ended = edge.once(&[]);
+    assert_eq!((ended.code, edge.names().len()), (Some(1), 20));
+    let refused = ended.of("removals_refused");
+    assert_eq!(refused[0]["objects"], 20, "{refused:?}");
+    // Some of them are not there, and others are: those have gone.
+    for name in &names[..15] {
+        origin.put(&format!("films/{name}"), b"x");
+    }
+    let ended = edge.once(&[]);
+    assert_eq!((ended.of("removed").len(), edge.names().len()), (5, 15));
+}
+
+#[test]
+fn a_signal_ends_it_with_the_code_of_that_signal() {
+    use rustix::process::Signal;
+    let origin = Origin::start();
+    origin.put("films/a", &content("a", 100_000));
+    origin.wrong("films/a", Some(common::Wrong::Stall(10)));
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let edge = Edge::new(&origin);
+        let before = origin.count("GET films/a");
+        let running = edge.start(&["--once"]);
+        origin.wait_for("GET films/a", before + 1);
+        assert_eq!(running.end_by(signal).code, Some(code));
+    }
+}
+
+#[test]
+fn a_dry_run_knows_what_there_is_room_for() {
+    let origin = Origin::start();
+    let edge = Edge::new(&origin);
+    let stat = rustix::fs::statvfs(&edge.path("video")).unwrap();
+    // A tenth of what the file system has left.
+    let length = stat.f_bavail * stat.f_frsize / 10;
+    for index in 0..20 {
+        let name = format!("films/{index}");
+        origin.put(&name, b"x");
+        origin.length_listed(&name, length);
+    }
+    let ended = edge.once(&["--dry-run"]);
+    let count = ended.of("would").len();
+    assert!((1..=10).contains(&count), "{count}");
+}
+
+#[test]
 fn a_small_store_keeps_to_its_marks() {
     let origin = Origin::start();
     for index in 0..10 {

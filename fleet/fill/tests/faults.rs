@@ -107,6 +107,36 @@ fn redirects_for_ever_are_given_up() {
 }
 
 #[test]
+fn a_redirect_to_another_host_gets_no_request() {
+    let other = Origin::start();
+    for length in [1_000, LENGTH] {
+        other.put(NAME, &content(NAME, length));
+        let wrong = Wrong::RedirectTo(other.address);
+        fails_and_heals(wrong, length, "redirects", "redirects to another host");
+    }
+    assert_eq!(other.count(""), 0);
+}
+
+#[test]
+fn a_page_of_a_listing_that_does_not_end_is_given_up() {
+    let origin = Origin::start();
+    origin.put(NAME, b"x");
+    origin.wrong_listing(Some(Wrong::Longer(33 << 20)));
+    let edge = Edge::new(&origin);
+    let text = std::fs::read_to_string(edge.path("fill.toml")).unwrap();
+    let edge = edge.replace(&text.replace("500ms", "20s"));
+    let mut running = edge.start(&[]);
+    let waiting = running.wait_for("a listing", |it| {
+        it["event"] == "waiting" || it["event"] == "listed"
+    });
+    let text = waiting["text"].as_str().unwrap_or_default();
+    assert!(text.contains("as a page"), "{waiting}");
+    origin.wrong_listing(None);
+    running.wait_for_event("listed");
+    running.terminate();
+}
+
+#[test]
 fn an_object_that_is_listed_and_not_there_is_asked_for_again() {
     let gone = Wrong::Status(404, String::new(), "NoSuchKey".into());
     fails_and_heals(gone, 1_000, "absent", "the origin says 404 (NoSuchKey)");

@@ -90,7 +90,7 @@ fn a_raw_store_is_filled_changed_and_evicted_from() {
     // Nothing to do.
     let ended = edge.once(&[]);
     assert_eq!((ended.code, ended.of("fetched").len()), (Some(0), 0));
-    let held = RawTarget::look(&edge.path("store")).unwrap();
+    let (held, _) = RawTarget::look(&edge.path("store")).unwrap();
     assert_eq!(held.len(), 5);
 }
 

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::Inventory;
 use super::staging::Staging;
 use crate::fault::{Fault, Kind};
 use crate::origin::is_name;
@@ -83,7 +84,7 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn look(path: &Path) -> Result<Vec<(Name, Stamp)>, String> {
+    pub fn look(path: &Path) -> Result<Inventory, String> {
         inventory_of(path).map_err(|fault| format!("target {fault}"))
     }
 
@@ -96,15 +97,14 @@ impl Directory {
     /// Bytes that the file system has left for this user.
     #[must_use]
     pub fn free_bytes(&self) -> Option<u64> {
-        let stat = rustix::fs::fstatvfs(&self.root).ok()?;
-        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+        free_bytes_at(&self.path)
     }
 
     /// What is there, the oldest first.
     ///
     /// # Errors
     /// A folder cannot be read.
-    pub fn inventory(&self) -> Result<Vec<(Name, Stamp)>, Fault> {
+    pub fn inventory(&self) -> Result<Inventory, Fault> {
         inventory_of(&self.path)
     }
 
@@ -120,7 +120,10 @@ impl Directory {
                 Ok(())
             }
             Err(fault) => {
-                finished.discard();
+                // What this machine failed at may succeed the next time.
+                if fault.kind != Kind::Local {
+                    finished.discard();
+                }
                 Err(fault)
             }
         }
@@ -214,8 +217,14 @@ impl Directory {
     }
 }
 
+/// Bytes that the file system of a directory has left for this user.
+pub(super) fn free_bytes_at(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// What is in a directory, the oldest first.
-fn inventory_of(root: &Path) -> Result<Vec<(Name, Stamp)>, Fault> {
+fn inventory_of(root: &Path) -> Result<Inventory, Fault> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];
     while let Some(folder) = folders.pop() {
@@ -286,7 +295,7 @@ mod tests {
         let size_bytes = u64::try_from(content.len()).unwrap();
         let stamp = Stamp::new(size_bytes, 1_700_000_000, Some(name));
         let folder = directory.partial_folder();
-        let mut partial = Partial::create(folder, name, stamp, None, 1 << 20).unwrap();
+        let mut partial = Partial::create(folder, name, stamp, 1 << 20).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&*partial.file(), content, 0).unwrap();
         if !content.is_empty() {
             partial.mark_done(0).unwrap();

@@ -8,11 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::fault::Fault;
-use crate::partial::Finished;
+use crate::partial::{self, Finished};
 use crate::plan::Name;
 use crate::stamp::Stamp;
 
 pub use directory::Directory;
+use directory::free_bytes_at;
 pub use raw::RawTarget;
 
 /// Either of them.
@@ -24,15 +25,24 @@ pub enum Target {
     Raw(RawTarget),
 }
 
+/// What is there, the oldest first.
+pub type Inventory = Vec<(Name, Stamp)>;
+
 /// Names, and what came of each.
 pub type Removed = Vec<(Name, Result<(), Fault>)>;
 
 impl Target {
-    /// Opens a directory, or devices or an image with a raw store; `staging` is for the latter.
+    /// Opens a directory, or devices or an image with a raw store; `staging` is for the latter. `tell` gets why it has to
+    /// wait.
     ///
     /// # Errors
     /// Why it cannot be the target, and what to do.
-    pub fn open(path: &Path, staging: Option<&Path>, adopt: bool) -> Result<Self, String> {
+    pub fn open(
+        path: &Path,
+        staging: Option<&Path>,
+        adopt: bool,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Self, String> {
         if path.is_dir() {
             return Directory::open(path, adopt).map(Self::Directory);
         }
@@ -42,18 +52,19 @@ impl Target {
                 path.display()
             )
         })?;
-        RawTarget::open(path, staging, adopt).map(Self::Raw)
+        RawTarget::open(path, staging, adopt, tell).map(Self::Raw)
     }
 
-    /// What is there, without touching it.
+    /// What is there, and the bytes that are left if that is known, without touching it.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn look(path: &Path) -> Result<Vec<(Name, Stamp)>, String> {
+    pub fn look(path: &Path) -> Result<(Inventory, Option<u64>), String> {
         if path.is_dir() {
-            return Directory::look(path);
+            return Ok((Directory::look(path)?, free_bytes_at(path)));
         }
-        RawTarget::look(path)
+        let (held, free_bytes) = RawTarget::look(path)?;
+        Ok((held, Some(free_bytes)))
     }
 
     /// The folder of partial objects.
@@ -74,11 +85,23 @@ impl Target {
         }
     }
 
+    /// Bytes of the target that an object in flight takes already.
+    #[must_use]
+    pub fn partial_bytes(&self, name: &str) -> u64 {
+        match self {
+            Self::Directory(directory) => {
+                partial::allocated_bytes(directory.partial_folder(), name)
+            }
+            // Its partial objects are on a file system.
+            Self::Raw(_) => 0,
+        }
+    }
+
     /// What is there, the oldest first.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn inventory(&self) -> Result<Vec<(Name, Stamp)>, Fault> {
+    pub fn inventory(&self) -> Result<Inventory, Fault> {
         match self {
             Self::Directory(directory) => directory.inventory(),
             Self::Raw(raw) => raw.inventory(),

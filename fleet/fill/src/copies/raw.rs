@@ -6,8 +6,9 @@
 //! used again only when no server reads it.
 //!
 //! **The store belongs to the filler**: what is in it and not wanted is removed. So it refuses one with objects that it did
-//! not fill, unless it is told to adopt it. `atlas store` may be used beside it; whoever has the writer's lock is waited for.
-//! Bounded by [`BATCH_MAX`] objects of a change.
+//! not fill, unless it is told to adopt it; it knows stores by their ids. `atlas store` may be used beside it. Who has the
+//! writer's lock is waited for, at the start for as long as it takes, and then for [`PATIENCE`]: after that the copies are
+//! kept, and tried again as whole ones later. Bounded by [`BATCH_MAX`] objects of a change.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -21,6 +22,7 @@ use store::raw::{Access, RawError, RawStore, names_in};
 use volume::{Editor, Entry, Extent, Time};
 use writer::{WriteError, Writing};
 
+use super::Inventory;
 use super::staging::Staging;
 use crate::fault::{Fault, Kind};
 use crate::origin::is_name;
@@ -34,6 +36,19 @@ const BATCH_MAX: usize = 256;
 /// objects each second.
 const ROOM_ATTEMPTS: u32 = 6;
 const ROOM_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often, and how long apart, a store is opened that another process changes.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    attempts: u32,
+    pause: Duration,
+}
+
+/// A change of `atlas store` that adds little takes less.
+const PATIENCE: Patience = Patience {
+    attempts: 10,
+    pause: Duration::from_millis(500),
+};
 
 /// Where an answer goes.
 type Reply = Sender<Result<(), Fault>>;
@@ -55,30 +70,55 @@ pub struct RawTarget {
 }
 
 impl RawTarget {
-    /// Opens it; `adopt`: also if it has objects that are not the filler's.
+    /// Opens it; `adopt`: also if it has objects that are not the filler's. While another process changes it, it waits, and
+    /// `tell` gets why, once.
     ///
     /// # Errors
     /// Why it cannot be the target, and what to do.
-    pub fn open(path: &Path, staging: &Path, adopt: bool) -> Result<Self, String> {
+    pub fn open(
+        path: &Path,
+        staging: &Path,
+        adopt: bool,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Self, String> {
+        Self::open_with(path, staging, adopt, tell, PATIENCE)
+    }
+
+    fn open_with(
+        path: &Path,
+        staging: &Path,
+        adopt: bool,
+        tell: &mut dyn FnMut(&str),
+        patience: Patience,
+    ) -> Result<Self, String> {
         let failed = |error: WriteError| format!("target {}: {error}", path.display());
         let staging = Staging::open(staging)?;
-        let (writing, editor) = Writing::open(path).map_err(failed)?;
+        let mut is_told = false;
+        let (writing, editor) = open_to_change(path, |error| {
+            if !std::mem::replace(&mut is_told, true) {
+                tell(&format!("target {}: {error}: waiting", path.display()));
+            }
+            std::thread::sleep(patience.pause);
+            true
+        })
+        .map_err(failed)?;
         let is_used = editor.names_from("").next().is_some();
-        let free_bytes = Arc::new(AtomicU64::new(editor.free_bytes() + editor.waiting_bytes()));
+        let free_bytes = Arc::new(AtomicU64::new(left_bytes(&editor)));
+        let id = editor.base().geometry().id.to_string();
         drop(writing);
-        let name = path.display().to_string();
-        if is_used && !staging.has_filled(&name) && !adopt {
+        if is_used && !staging.has_filled(&id) && !adopt {
+            let name = path.display();
             return Err(format!(
                 "target {name}: it has objects that atlas-fill did not put there, and would remove what the origin does not \
                  have; name an empty store, or say --adopt once"
             ));
         }
-        staging.note_filled(&name)?;
+        staging.note_filled(&id)?;
         let (orders, received) = channel();
         let (store, free) = (path.to_owned(), Arc::clone(&free_bytes));
         std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || carry_out(&store, &received, &free))
+            .spawn(move || carry_out(&store, &received, &free, patience))
             .map_err(|error| format!("threads: {error}"))?;
         Ok(Self {
             path: path.to_owned(),
@@ -88,16 +128,17 @@ impl RawTarget {
         })
     }
 
-    /// What is in a store, the oldest first.
+    /// What is in a store, the oldest first, and the bytes that are left in it.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn look(path: &Path) -> Result<Vec<(Name, Stamp)>, String> {
+    pub fn look(path: &Path) -> Result<(Inventory, u64), String> {
         let failed = |error: RawError| format!("target {}: {error}", path.display());
         let raw =
             RawStore::open(&names_in(path), Access::Read { direct: false }).map_err(failed)?;
         let loaded = raw.load_locked().map_err(failed)?;
         raw.unlock(loaded.catalogue.sequence());
+        let readers = raw.readers().map_err(failed)?;
         let entries = loaded.catalogue.entries().iter();
         let mut entries: Vec<&Entry> = entries.filter(|entry| is_name(&entry.name)).collect();
         entries.sort_by_key(|entry| entry.added);
@@ -109,7 +150,8 @@ impl RawTarget {
             };
             (Name::from(&*entry.name), stamp)
         };
-        Ok(entries.into_iter().map(pair).collect())
+        let held = entries.into_iter().map(pair).collect();
+        Ok((held, left_bytes(&Editor::new(loaded.catalogue, &readers))))
     }
 
     /// The folder of partial objects.
@@ -128,8 +170,11 @@ impl RawTarget {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn inventory(&self) -> Result<Vec<(Name, Stamp)>, Fault> {
-        Self::look(&self.path).map_err(|text| Fault::new(Kind::Local, text))
+    pub fn inventory(&self) -> Result<Inventory, Fault> {
+        let looked = Self::look(&self.path);
+        looked
+            .map(|(held, _)| held)
+            .map_err(|text| Fault::new(Kind::Local, text))
     }
 
     /// Makes a copy an object. It is there after a power cut, too.
@@ -156,8 +201,33 @@ impl RawTarget {
     }
 }
 
+/// Opens a store to change it. While another process does, `wait` says whether to try again.
+fn open_to_change(
+    store: &Path,
+    mut wait: impl FnMut(&WriteError) -> bool,
+) -> Result<(Writing, Editor), WriteError> {
+    loop {
+        match Writing::open(store) {
+            Err(error) if is_locked(&error) && wait(&error) => {}
+            opened => return opened,
+        }
+    }
+}
+
+const fn is_locked(error: &WriteError) -> bool {
+    matches!(
+        error,
+        WriteError::Raw(RawError::Locked(_) | RawError::BeingMade(_))
+    )
+}
+
+/// Bytes that are free, or will be when no server reads them any more.
+fn left_bytes(editor: &Editor) -> u64 {
+    editor.free_bytes().saturating_add(editor.waiting_bytes())
+}
+
 /// The thread: takes what waits, and makes one change of it.
-fn carry_out(store: &Path, orders: &Receiver<Order>, free_bytes: &AtomicU64) {
+fn carry_out(store: &Path, orders: &Receiver<Order>, free_bytes: &AtomicU64, patience: Patience) {
     while let Ok(first) = orders.recv() {
         let mut batch = Batch::default();
         batch.take(first);
@@ -166,7 +236,7 @@ fn carry_out(store: &Path, orders: &Receiver<Order>, free_bytes: &AtomicU64) {
         {
             batch.take(next);
         }
-        let changed = batch.change(store);
+        let changed = batch.change(store, patience);
         if let Ok(free) = &changed {
             free_bytes.store(*free, Ordering::Relaxed);
         }
@@ -204,7 +274,10 @@ impl Batch {
             return;
         };
         for (finished, _, reply) in self.placed {
-            finished.discard();
+            // The store may be changed the next time: then the copy is there.
+            if fault.kind != Kind::Local {
+                finished.discard();
+            }
             let _ = reply.send(Err(fault.clone()));
         }
         for (_, reply) in self.removed {
@@ -216,9 +289,17 @@ impl Batch {
     ///
     /// # Errors
     /// Nothing was done that has no answer.
-    fn change(&mut self, store: &Path) -> Result<u64, Fault> {
+    fn change(&mut self, store: &Path, patience: Patience) -> Result<u64, Fault> {
         let failed = |error: WriteError| fault(store, &error);
-        let (mut writing, mut editor) = Writing::open(store).map_err(failed)?;
+        let mut attempts = patience.attempts;
+        let opened = open_to_change(store, |_| {
+            attempts = attempts.saturating_sub(1);
+            if attempts > 0 {
+                std::thread::sleep(patience.pause);
+            }
+            attempts > 0
+        });
+        let (mut writing, mut editor) = opened.map_err(failed)?;
         for (names, _) in &self.removed {
             for name in names {
                 editor.remove(name);
@@ -247,7 +328,7 @@ impl Batch {
             finished.discard();
             self.answers.push((reply, Ok(())));
         }
-        Ok(editor.free_bytes() + editor.waiting_bytes())
+        Ok(left_bytes(&editor))
     }
 
     /// Finds room for all; who finds none is refused.
@@ -272,22 +353,22 @@ impl Batch {
             let found = writing
                 .allocate(editor, &sizes)
                 .map_err(|error| fault(store, &error))?;
-            let homeless = match found {
+            let unplaced = match found {
                 Ok(found) => return Ok(found),
-                Err((same, homeless)) => {
+                Err((same, unplaced)) => {
                     editor = same;
-                    homeless
+                    unplaced
                 }
             };
             // A server may be about to give up what was removed.
-            if homeless.error.waiting_bytes > 0 && attempts < ROOM_ATTEMPTS {
+            if unplaced.error.waiting_bytes > 0 && attempts < ROOM_ATTEMPTS {
                 attempts += 1;
                 std::thread::sleep(ROOM_PAUSE);
                 continue;
             }
-            let (finished, name, reply) = self.placed.remove(homeless.index);
+            let (finished, name, reply) = self.placed.remove(unplaced.index);
             finished.discard();
-            let (wanted, largest) = (homeless.error.wanted_bytes, homeless.error.largest_bytes);
+            let (wanted, largest) = (unplaced.error.wanted_bytes, unplaced.error.largest_bytes);
             let text = format!(
                 "{}: {name}: no room for {wanted} bytes in one piece: the largest free run has {largest}",
                 store.display()
@@ -368,10 +449,15 @@ mod tests {
     /// An image with a store of so many blocks.
     fn make(folder: &TempDir, blocks: u64) -> PathBuf {
         let path = folder.path().join("store");
-        let image = File::create(&path).unwrap();
+        make_with(&path, blocks, [7; 16]);
+        path
+    }
+
+    fn make_with(path: &Path, blocks: u64, id: [u8; 16]) {
+        let image = File::create(path).unwrap();
         image.set_len(blocks * u64::from(BLOCK_BYTES)).unwrap();
-        let devices = vec![Device::open(&path, Access::Write).unwrap()];
-        let geometry = Geometry::new(StoreId([7; 16]), vec![blocks], 16).unwrap();
+        let devices = vec![Device::open(path, Access::Write).unwrap()];
+        let geometry = Geometry::new(StoreId(id), vec![blocks], 16).unwrap();
         let transfer = Transfer::new(&devices).unwrap();
         let raw = RawStore::unmounted(devices);
         let lock = raw.lock_for_making().unwrap();
@@ -379,14 +465,17 @@ mod tests {
         writing
             .carry_out(Commit::first(Catalogue::empty(geometry)))
             .unwrap();
-        path
+    }
+
+    fn open(path: &Path, staging: &Path) -> Result<RawTarget, String> {
+        RawTarget::open(path, staging, false, &mut |_| {})
     }
 
     fn finished(target: &RawTarget, name: &str, content: &[u8]) -> Finished {
         let size_bytes = u64::try_from(content.len()).unwrap();
         let stamp = Stamp::new(size_bytes, 1_700_000_000, Some(name));
         let folder = target.partial_folder();
-        let mut partial = Partial::create(folder, name, stamp, None, 1 << 30).unwrap();
+        let mut partial = Partial::create(folder, name, stamp, 1 << 30).unwrap();
         partial.file().write_all_at(content, 0).unwrap();
         if !content.is_empty() {
             partial.mark_done(0).unwrap();
@@ -413,7 +502,7 @@ mod tests {
     }
 
     fn names(path: &Path) -> Vec<String> {
-        let found = RawTarget::look(path).unwrap();
+        let (found, _) = RawTarget::look(path).unwrap();
         let mut names: Vec<String> = found
             .into_iter()
             .map(|(name, _)| name.to_string())
@@ -427,7 +516,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = make(&folder, 4096);
         let staging = folder.path().join("staging");
-        let target = RawTarget::open(&path, &staging, false).unwrap();
+        let target = open(&path, &staging).unwrap();
         // Some at once: several objects of one change.
         std::thread::scope(|scope| {
             for index in 0..8_u8 {
@@ -454,19 +543,24 @@ mod tests {
             0
         );
         drop(target);
-        assert!(RawTarget::open(&path, &staging, false).is_ok());
+        assert!(open(&path, &staging).is_ok());
+        // It is the same store in another place.
+        let moved = folder.path().join("moved");
+        std::fs::rename(&path, &moved).unwrap();
+        assert!(open(&moved, &staging).is_ok());
+        std::fs::rename(&moved, &path).unwrap();
         // By another folder it is not known.
         let other = folder.path().join("other");
-        let error = RawTarget::open(&path, &other, false).unwrap_err();
+        let error = open(&path, &other).unwrap_err();
         assert!(error.contains("--adopt"), "{error}");
-        assert!(RawTarget::open(&path, &other, true).is_ok());
+        assert!(RawTarget::open(&path, &other, true, &mut |_| {}).is_ok());
     }
 
     #[test]
     fn what_finds_no_room_is_refused_and_the_rest_is_added() {
         let folder = TempDir::new().unwrap();
         let path = make(&folder, 512);
-        let target = RawTarget::open(&path, &folder.path().join("staging"), false).unwrap();
+        let target = open(&path, &folder.path().join("staging")).unwrap();
         let free_bytes = target.free_bytes();
         let large = vec![1; usize::try_from(free_bytes).unwrap() + 1];
         let fault = put(&target, "large", &large).unwrap_err();
@@ -477,16 +571,54 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_another_changes_is_an_error_that_passes() {
+    fn a_copy_for_a_store_that_another_changes_is_kept_and_placed_later() {
         let folder = TempDir::new().unwrap();
         let path = make(&folder, 512);
-        let target = RawTarget::open(&path, &folder.path().join("staging"), false).unwrap();
+        let staging = folder.path().join("staging");
+        let impatient = Patience {
+            attempts: 1,
+            pause: Duration::ZERO,
+        };
+        let target = RawTarget::open_with(&path, &staging, false, &mut |_| {}, impatient).unwrap();
         let (other, _) = Writing::open(&path).unwrap();
         let fault = put(&target, "a", b"x").unwrap_err();
         assert_eq!(fault.kind, Kind::Local, "{fault}");
+        assert!(fault.text.contains("another process changes"), "{fault}");
         drop(other);
-        put(&target, "a", b"x").unwrap();
+        let stamp = Stamp::new(1, 1_700_000_000, Some("a"));
+        let kept = Partial::resume(target.partial_folder(), "a", stamp, 1 << 30).unwrap();
+        assert_eq!(kept.missing(), []);
+        target.place(kept.finish().unwrap(), "a").unwrap();
         assert_eq!(names(&path), ["a"]);
+    }
+
+    #[test]
+    fn a_store_that_another_changes_is_waited_for_at_the_start() {
+        let folder = TempDir::new().unwrap();
+        let path = make(&folder, 512);
+        let mut other = Some(Writing::open(&path).unwrap());
+        let mut told = Vec::new();
+        let mut tell = |text: &str| {
+            told.push(text.to_owned());
+            drop(other.take());
+        };
+        RawTarget::open(&path, &folder.path().join("staging"), false, &mut tell).unwrap();
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("another process changes"), "{told:?}");
+    }
+
+    #[test]
+    fn another_store_in_the_place_of_a_filled_one_is_not_known() {
+        let folder = TempDir::new().unwrap();
+        let path = make(&folder, 512);
+        let staging = folder.path().join("staging");
+        drop(open(&path, &staging).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        make_with(&path, 512, [8; 16]);
+        let other = RawTarget::open(&path, &folder.path().join("other"), false, &mut |_| {});
+        put(&other.unwrap(), "precious", b"x").unwrap();
+        let error = open(&path, &staging).unwrap_err();
+        assert!(error.contains("--adopt"), "{error}");
     }
 
     #[test]
@@ -494,7 +626,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-        let error = RawTarget::open(&path, &folder.path().join("staging"), false).unwrap_err();
+        let error = open(&path, &folder.path().join("staging")).unwrap_err();
         assert!(error.starts_with("target "), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The filler's own folder: partial objects, and a lock against a second filler.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::partial;
 
-/// Which stores were filled from here, a line each.
+/// The ids of stores that were filled from here, a line each.
 const FILLED: &str = "filled";
 
 /// The folder.
@@ -55,12 +55,23 @@ impl Staging {
 
     /// Remembers that a store is filled from here.
     pub(super) fn note_filled(&self, store: &str) -> Result<(), String> {
-        let path = self.path.join(FILLED);
         if self.has_filled(store) {
             return Ok(());
         }
-        let before = std::fs::read_to_string(&path).unwrap_or_default();
-        std::fs::write(&path, format!("{before}{store}\n"))
-            .map_err(|error| format!("{}: {error}", path.display()))
+        let path = self.path.join(FILLED);
+        let written = || -> io::Result<()> {
+            let before = match std::fs::read_to_string(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+                before => before?,
+            };
+            // Renamed into place: whatever ends the process, the old lines or all of them are there.
+            let new = path.with_extension("new");
+            let mut file = File::create(&new)?;
+            file.write_all(format!("{before}{store}\n").as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        written().map_err(|error| format!("{}: {error}", path.display()))
     }
 }

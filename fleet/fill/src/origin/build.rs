@@ -1,8 +1,8 @@
 //! Makes the client of an origin from the settings, the environment and a file of credentials.
 
 use std::path::Path as FilePath;
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -12,13 +12,12 @@ use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, RetryConfig};
+use reqwest::header::{HeaderMap, HeaderValue};
 
 use super::OriginSettings;
 use super::observe::{Connector, Signing};
 use crate::checks::OriginKind;
 
-/// Longest wait for a connection.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Longest file of credentials, bytes.
 const CREDENTIALS_BYTES_MAX: u64 = 64 << 10;
 /// In a file of credentials, the field that HTTP origins are sent.
@@ -71,6 +70,7 @@ pub(super) fn build(settings: &OriginSettings) -> Result<Built, String> {
         // Without what it was made of, which may be a secret.
         format!("origin {:?}: {}", settings.url, innermost(&error))
     };
+    let connector = || Connector::new(settings.stall, None);
     let (store, kind, can_list): (Arc<dyn ObjectStore>, _, _) = match scheme {
         "s3" => (
             build_s3(settings, bucket, &secrets).map_err(failed)?,
@@ -79,43 +79,29 @@ pub(super) fn build(settings: &OriginSettings) -> Result<Built, String> {
         ),
         "gs" => {
             let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
-            for (key, value) in &secrets {
-                if let Ok(key) = key.to_ascii_lowercase().parse::<GoogleConfigKey>() {
-                    builder = builder.with_config(key, value);
-                }
+            for (key, value) in known::<GoogleConfigKey>(&secrets) {
+                builder = builder.with_config(key, value);
             }
             if let Some(endpoint) = &settings.endpoint {
                 builder = builder.with_base_url(endpoint);
             }
-            let builder = builder
-                .with_client_options(options(settings, &[])?)
-                .with_retry(no_retries())
-                .with_http_connector(Connector::new(settings.stall, None));
-            (
-                Arc::new(builder.build().map_err(failed)?),
-                OriginKind::Other,
-                true,
-            )
+            let builder = builder.with_client_options(options(settings));
+            let builder = builder.with_retry(no_retries());
+            let store = builder.with_http_connector(connector()).build();
+            (Arc::new(store.map_err(failed)?), OriginKind::Other, true)
         }
         "az" => {
             let mut builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket);
-            for (key, value) in &secrets {
-                if let Ok(key) = key.to_ascii_lowercase().parse::<AzureConfigKey>() {
-                    builder = builder.with_config(key, value);
-                }
+            for (key, value) in known::<AzureConfigKey>(&secrets) {
+                builder = builder.with_config(key, value);
             }
             if let Some(endpoint) = &settings.endpoint {
                 builder = builder.with_endpoint(endpoint.clone());
             }
-            let builder = builder
-                .with_client_options(options(settings, &[])?)
-                .with_retry(no_retries())
-                .with_http_connector(Connector::new(settings.stall, None));
-            (
-                Arc::new(builder.build().map_err(failed)?),
-                OriginKind::Other,
-                true,
-            )
+            let builder = builder.with_client_options(options(settings));
+            let builder = builder.with_retry(no_retries());
+            let store = builder.with_http_connector(connector()).build();
+            (Arc::new(store.map_err(failed)?), OriginKind::Other, true)
         }
         "file" => {
             let store = LocalFileSystem::new_with_prefix(rest).map_err(failed)?;
@@ -127,16 +113,13 @@ pub(super) fn build(settings: &OriginSettings) -> Result<Built, String> {
             });
         }
         _ => {
+            let connector = connector().with_fields(authorization(&secrets)?);
             let builder = HttpBuilder::new()
                 .with_url(format!("{scheme}://{bucket}"))
-                .with_client_options(options(settings, &secrets)?)
-                .with_retry(no_retries())
-                .with_http_connector(Connector::new(settings.stall, None));
-            (
-                Arc::new(builder.build().map_err(failed)?),
-                OriginKind::Other,
-                false,
-            )
+                .with_client_options(options(settings))
+                .with_retry(no_retries());
+            let store = builder.with_http_connector(connector).build();
+            (Arc::new(store.map_err(failed)?), OriginKind::Other, false)
         }
     };
     Ok(Built {
@@ -153,10 +136,8 @@ fn build_s3(
     secrets: &[(String, String)],
 ) -> object_store::Result<Arc<dyn ObjectStore>> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    for (key, value) in secrets {
-        if let Ok(key) = key.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
-            builder = builder.with_config(key, value);
-        }
+    for (key, value) in known::<AmazonS3ConfigKey>(secrets) {
+        builder = builder.with_config(key, value);
     }
     if let Some(endpoint) = &settings.endpoint {
         builder = builder.with_endpoint(endpoint);
@@ -172,9 +153,8 @@ fn build_s3(
         credentials: Arc::new(OnceLock::new()),
     });
     let credentials = signing.as_ref().map(|it| Arc::clone(&it.credentials));
-    let options = plain_options(settings);
     let store = builder
-        .with_client_options(options)
+        .with_client_options(options(settings))
         .with_retry(no_retries())
         .with_http_connector(Connector::new(settings.stall, signing))
         .build()?;
@@ -182,6 +162,14 @@ fn build_s3(
         let _ = cell.set(Arc::clone(store.credentials()));
     }
     Ok(Arc::new(store))
+}
+
+/// The credentials whose keys a provider knows.
+fn known<K: FromStr>(secrets: &[(String, String)]) -> impl Iterator<Item = (K, &String)> {
+    let key = |key: &str| key.to_ascii_lowercase().parse().ok();
+    secrets
+        .iter()
+        .filter_map(move |(name, value)| Some((key(name)?, value)))
 }
 
 /// The caller decides what is tried again, and when.
@@ -192,36 +180,29 @@ fn no_retries() -> RetryConfig {
     }
 }
 
-/// HTTP/1.1 only: over it a reply has no more in memory than its connection's buffers. What takes long is found by
-/// waiting for the next byte, not by the time of all of it.
-fn plain_options(settings: &OriginSettings) -> ClientOptions {
+/// What our client of HTTP is told.
+fn options(settings: &OriginSettings) -> ClientOptions {
     let urls = [Some(&settings.url), settings.endpoint.as_ref()];
     let is_http = urls
         .into_iter()
         .flatten()
         .any(|it| it.starts_with("http://"));
     ClientOptions::new()
-        .with_http1_only()
         .with_allow_http(is_http)
-        .with_connect_timeout(CONNECT_LIMIT)
-        .with_timeout_disabled()
+        .with_connect_timeout_disabled()
 }
 
-fn options(
-    settings: &OriginSettings,
-    secrets: &[(String, String)],
-) -> Result<ClientOptions, String> {
-    let options = plain_options(settings);
-    let Some((_, value)) = secrets.iter().find(|(key, _)| key == AUTHORIZATION) else {
-        return Ok(options);
-    };
-    let mut value = reqwest::header::HeaderValue::from_str(value).map_err(|_| {
-        format!("credentials: {AUTHORIZATION} has characters that no field may have")
-    })?;
-    value.set_sensitive(true);
-    let mut fields = reqwest::header::HeaderMap::new();
-    fields.insert(reqwest::header::AUTHORIZATION, value);
-    Ok(options.with_default_headers(fields))
+/// The field that an HTTP origin is sent, if the credentials have one.
+fn authorization(secrets: &[(String, String)]) -> Result<HeaderMap, String> {
+    let mut fields = HeaderMap::new();
+    if let Some((_, value)) = secrets.iter().find(|(key, _)| key == AUTHORIZATION) {
+        let mut value = HeaderValue::from_str(value).map_err(|_| {
+            format!("credentials: {AUTHORIZATION} has characters that no field may have")
+        })?;
+        value.set_sensitive(true);
+        fields.insert(reqwest::header::AUTHORIZATION, value);
+    }
+    Ok(fields)
 }
 
 /// Lines of `KEY=VALUE`; values may be in quotes, and lines that begin with `#` are comments.

@@ -28,10 +28,13 @@ use build::Built;
 use observe::{Fields, fault_of};
 
 pub use build::check_url;
-pub use observe::NO_RANGES;
 
 /// Most objects of a listing: each takes some hundred bytes of memory.
 pub const LISTED_MAX: usize = 5_000_000;
+/// Most bytes of an object: of one that says to be larger the size is taken for wrong.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 40;
+// The sizes of a listing can be added up.
+const _: () = assert!((LISTED_MAX as u64).checked_mul(OBJECT_BYTES_MAX).is_some());
 /// Most bytes of a name: what a directory of a file system may have is less for each part.
 const NAME_BYTES_MAX: usize = 1024;
 /// Most bytes of a part of a name.
@@ -64,7 +67,7 @@ pub struct Origin {
 pub struct Listing {
     /// The version of each name.
     pub objects: HashMap<Name, Stamp>,
-    /// Objects whose names nobody can ask for, or no file can have.
+    /// Objects whose names nobody can ask for, or no file can have, or whose sizes cannot be.
     pub skipped: usize,
 }
 
@@ -170,13 +173,14 @@ impl Origin {
                 Ok(Some(Ok(meta))) => meta,
             };
             let name = relative(&built.prefix, &meta.location);
-            match name.filter(|name| is_name(name)) {
+            let name = name.filter(|name| is_name(name) && meta.size <= OBJECT_BYTES_MAX);
+            match name {
                 Some(name) => {
                     listing.objects.insert(name.into(), stamp_of(&meta));
                 }
                 None => listing.skipped += 1,
             }
-            if listing.objects.len() > LISTED_MAX {
+            if listing.objects.len().saturating_add(listing.skipped) > LISTED_MAX {
                 return Err(Fault::new(
                     Kind::Protocol,
                     format!("listing: more than {LISTED_MAX} objects; name a longer prefix"),
@@ -251,6 +255,11 @@ impl Origin {
             Ok(Err(error)) => return Err(fault_of(&what, &error)),
             Ok(Ok(result)) => result,
         };
+        let size_bytes = result.meta.size;
+        if size_bytes > OBJECT_BYTES_MAX {
+            let text = format!("{what}: {size_bytes} bytes are more than {OBJECT_BYTES_MAX}");
+            return Err(Fault::new(Kind::Length, text));
+        }
         let fields = result.extensions.get::<Fields>();
         let expected = fields.and_then(|fields| expected(built.kind, is_whole, fields.iter()));
         let described = Described {

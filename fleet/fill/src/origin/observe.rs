@@ -1,29 +1,37 @@
-//! Between `object_store` and its HTTP client: what a reply's fields say of the content, what a refusal says, and that no
-//! reply's head is waited for too long.
+//! The HTTP client of `object_store`: what a reply's fields say of the content, what a refusal says, and that no reply's
+//! head is waited for too long.
 //!
 //! Statuses become [`Fault`]s here, since what `object_store` makes of them has lost `Retry-After` and is shown with the
-//! request's address. Bounded by [`BODY_BYTES_MAX`] of a refusal's body.
+//! request's address. It refuses redirects to another host, which would get the request's credentials. Bounded by
+//! [`BODY_BYTES_MAX`] of a refusal's body, [`PAGE_BYTES_MAX`] of a listing's page, and [`REDIRECTS_MAX`].
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use object_store::CredentialProvider;
 use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::{
-    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-    HttpService, ReqwestConnector,
+    ClientConfigKey, ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind,
+    HttpRequest, HttpResponse, HttpService,
 };
-use reqwest::header::HeaderValue;
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::redirect::{Action, Attempt, Policy};
 
 use super::build::innermost;
 use crate::fault::{Fault, Kind};
 
-/// Why an origin cannot be asked for parts.
-pub const NO_RANGES: &str = "the origin does not send parts of objects";
-
 /// How much of a refusal's body is read.
 const BODY_BYTES_MAX: usize = 4096;
+/// Most bytes of a page of a listing: 5,000 names of the longest, each byte of them escaped.
+const PAGE_BYTES_MAX: usize = 32 << 20;
+/// Most redirects in a row.
+const REDIRECTS_MAX: usize = 10;
+/// Longest wait for a connection: to the origin, and to who gives credentials on this machine.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const METADATA_CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Fields that say something of the content.
 const FIELDS: [&str; 12] = [
     "etag",
@@ -65,19 +73,81 @@ pub(super) struct Signing {
 pub(super) struct Connector {
     stall: Duration,
     signing: Option<Signing>,
+    /// Fields of each request.
+    fields: HeaderMap,
 }
 
 impl Connector {
     pub(super) fn new(stall: Duration, signing: Option<Signing>) -> Self {
-        Self { stall, signing }
+        Self {
+            stall,
+            signing,
+            fields: HeaderMap::new(),
+        }
     }
+
+    pub(super) fn with_fields(mut self, fields: HeaderMap) -> Self {
+        self.fields = fields;
+        self
+    }
+
+    /// HTTP/1.1 only: over it a reply has no more in memory than its connection's buffers. What takes long is found by
+    /// waiting for the next byte, not by the time of all of it.
+    fn client(&self, options: &ClientOptions) -> reqwest::Result<reqwest::Client> {
+        let value = |key| options.get_config_value(&key);
+        // Those of the origin have none: `object_store` sets one for its clients of metadata services.
+        let connect_limit = match value(ClientConfigKey::ConnectTimeout) {
+            None => CONNECT_LIMIT,
+            Some(_) => METADATA_CONNECT_LIMIT,
+        };
+        reqwest::Client::builder()
+            .user_agent(concat!("atlas-fill/", env!("CARGO_PKG_VERSION")))
+            .default_headers(self.fields.clone())
+            .http1_only()
+            .https_only(value(ClientConfigKey::AllowHttp).is_none_or(|it| it != "true"))
+            .connect_timeout(connect_limit)
+            .redirect(Policy::custom(redirected))
+            .build()
+    }
+}
+
+/// Follows redirects of the host that was asked.
+fn redirected(attempt: Attempt<'_>) -> Action {
+    let fault = |text: &str| Fault::new(Kind::Redirects, text);
+    if attempt.previous().len() > REDIRECTS_MAX {
+        return attempt.error(fault("the origin redirects for ever"));
+    }
+    let is_same = attempt
+        .previous()
+        .last()
+        .is_some_and(|from| is_same_host(from, attempt.url()));
+    if is_same {
+        return attempt.follow();
+    }
+    attempt.error(fault(
+        "the origin redirects to another host, which must not get its credentials; if that is to be asked, name it as origin",
+    ))
+}
+
+/// Whether a redirect stays at the host and port, or leads to TLS there.
+fn is_same_host(from: &Url, to: &Url) -> bool {
+    let is_upgrade = from.scheme() == "http" && to.scheme() == "https";
+    let is_same_port =
+        from.scheme() == to.scheme() && from.port_or_known_default() == to.port_or_known_default();
+    let is_usual_port = from.port().is_none() && to.port().is_none();
+    from.host_str() == to.host_str() && (is_same_port || (is_upgrade && is_usual_port))
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
+        let inner = self
+            .client(options)
+            .map_err(|error| object_store::Error::Generic {
+                store: "HTTP client",
+                source: Box::new(error),
+            })?;
         Ok(HttpClient::new(Observed {
-            inner,
+            inner: HttpClient::new(inner),
             stall: self.stall,
             signing: self.signing.clone(),
         }))
@@ -130,7 +200,9 @@ impl Observed {
         // Of instances' metadata and of tokens the providers themselves look at the status.
         let is_of_origin = !is_metadata(request.uri().host().unwrap_or_default())
             && matches!(method.as_str(), "GET" | "HEAD" | "PROPFIND");
-        let is_object = request.uri().query().is_none();
+        let query = request.uri().query();
+        let is_object = query.is_none();
+        let is_listing = query.is_some_and(is_listing);
         if is_of_origin && is_object && !is_part {
             self.ask_for_digests(&mut request).await;
         }
@@ -148,13 +220,38 @@ impl Observed {
             return Err(HttpError::new(HttpErrorKind::Unknown, fault));
         }
         if is_part && status == 200 {
-            let fault = Fault::new(Kind::Protocol, NO_RANGES);
+            let fault = Fault::new(Kind::NoRanges, "the origin does not send parts of objects");
             return Err(HttpError::new(HttpErrorKind::Unknown, fault));
         }
         let fields = fields_of(&response);
         response.extensions_mut().insert(fields);
+        if is_listing {
+            return read_page(response).await;
+        }
         Ok(response)
     }
+}
+
+/// Whether a request is for a page of a listing: of S3 and Google, or of Azure.
+fn is_listing(query: &str) -> bool {
+    let mut pairs = query.split('&');
+    pairs.any(|it| it.starts_with("list-type=") || it == "comp=list")
+}
+
+/// Reads a page of a listing, which `object_store` has in memory as a whole.
+async fn read_page(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (parts, body) = response.into_parts();
+    let mut stream = body.bytes_stream();
+    let mut page = Vec::new();
+    while let Some(bytes) = stream.next().await {
+        page.extend_from_slice(&bytes?);
+        if page.len() > PAGE_BYTES_MAX {
+            let text = format!("the origin sends more than {PAGE_BYTES_MAX} bytes as a page");
+            let fault = Fault::new(Kind::Protocol, text);
+            return Err(HttpError::new(HttpErrorKind::Unknown, fault));
+        }
+    }
+    Ok(HttpResponse::from_parts(parts, page.into()))
 }
 
 impl HttpService for Observed {
@@ -222,6 +319,8 @@ fn kind_of(status: u16, code: Option<&str>) -> Kind {
         // S3 has 400 for these.
         (400, Some("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired"))
         | (401 | 403 | 407, _) => Kind::Denied,
+        // Not of an object: nothing there is known to be gone.
+        (404, Some("NoSuchBucket" | "ContainerNotFound")) => Kind::Status,
         (404 | 410, _) => Kind::Absent,
         (412, _) => Kind::Changed,
         (429 | 503, _) => Kind::Throttled,
@@ -275,13 +374,9 @@ pub(super) fn fault_of(what: &str, error: &object_store::Error) -> Fault {
             return fault;
         }
         if let Some(error) = error.downcast_ref::<reqwest::Error>() {
-            if error.is_redirect() {
-                return Fault::new(
-                    Kind::Redirects,
-                    format!("{what}: the origin redirects for ever"),
-                );
-            }
-            kind = if error.is_connect() {
+            kind = if error.is_redirect() {
+                Kind::Redirects
+            } else if error.is_connect() {
                 Kind::Connect
             } else if error.is_timeout() {
                 Kind::Stalled
@@ -320,6 +415,8 @@ mod tests {
             (401, None, Kind::Denied),
             (403, Some("AccessDenied"), Kind::Denied),
             (404, None, Kind::Absent),
+            (404, Some("NoSuchKey"), Kind::Absent),
+            (404, Some("NoSuchBucket"), Kind::Status),
             (412, None, Kind::Changed),
             (416, None, Kind::Status),
             (429, None, Kind::Throttled),
@@ -337,6 +434,30 @@ mod tests {
             "{text}"
         );
         assert_eq!(code_of("<Code>a b</Code>"), None);
+    }
+
+    #[test]
+    fn a_redirect_may_lead_to_the_same_host_and_to_tls_there() {
+        let is_same =
+            |from: &str, to: &str| is_same_host(&from.parse().unwrap(), &to.parse().unwrap());
+        assert!(is_same("https://a/b", "https://a:443/c"));
+        assert!(is_same("http://a/b", "https://a/b"));
+        for (from, to) in [
+            ("https://a/b", "https://b/b"),
+            ("https://a/b", "https://a.b/b"),
+            ("https://a/b", "http://a/b"),
+            ("https://a/b", "https://a:8443/b"),
+            ("http://a:81/b", "https://a/b"),
+        ] {
+            assert!(!is_same(from, to), "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn listings_are_told_from_objects() {
+        assert!(is_listing("list-type=2&prefix=a"));
+        assert!(is_listing("restype=container&comp=list"));
+        assert!(!is_listing("sv=2024&sig=list-type=2"));
     }
 
     #[test]

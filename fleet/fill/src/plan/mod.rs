@@ -9,12 +9,15 @@
 //! * What is wanted fills up to the lower mark. What viewers missed may go above, up to the upper mark; then the least
 //!   valuable leaves until the lower mark is reached. So the store does not evict for each object, and a listing that is
 //!   larger than the store does not turn it over: what is wanted evicts only what has a lower priority.
+//! * What is fetched has a size that there is room for: of an object without one the version is asked for first.
 //! * What is pinned never leaves for room. What the origin does not have any more is removed, unless so much were to be
-//!   removed that the listing is more likely to be wrong.
+//!   removed that the origin is more likely to be wrong. Where it cannot be listed, what it says of each object until the
+//!   next update counts together, as a listing would: no object that is held goes by one answer.
 //!
-//! Bounded by [`MISSES_MAX`] names that viewers missed and [`ABSENT_MAX`] that the origin does not have; and by what is wanted.
+//! Bounded by [`MISSES_MAX`] names that viewers missed and [`ABSENT_MAX`] that cannot be had; and by what is wanted.
 
 mod order;
+mod removals;
 #[cfg(test)]
 mod tests;
 
@@ -26,12 +29,14 @@ use crate::policy::Policy;
 use crate::random::Random;
 use crate::stamp::Stamp;
 use order::{Class, Key, is_playlist};
+use removals::Round;
 
 pub use crate::policy::Name;
+pub use removals::Removals;
 
-/// Most names that viewers missed and that wait; more are let go, and counted.
+/// Most names that viewers missed and that wait; more are dropped, and counted.
 pub const MISSES_MAX: usize = 10_000;
-/// Most names that are remembered because the origin does not have them.
+/// Most names that are remembered because the origin does not have them, or they are too large.
 pub const ABSENT_MAX: usize = 10_000;
 /// For how long, milliseconds: then a viewer who misses it leads to another look.
 pub const ABSENT_MS: u64 = 30_000;
@@ -96,15 +101,6 @@ pub enum Versions {
     Unknown,
 }
 
-/// What an update leads to.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Removals {
-    /// To be removed now. They are gone from the plan.
-    pub names: Vec<Name>,
-    /// So many would have been removed; none is, because the listing is more likely to be wrong.
-    pub refused: usize,
-}
-
 /// What to do next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -123,7 +119,7 @@ pub enum Step {
 pub struct Fetch {
     /// Its name.
     pub name: Name,
-    /// The version that the origin listed; `None`: it is to be asked.
+    /// The version that there is room for, as the origin listed or described it; `None`: it is to be described only.
     pub listed: Option<Stamp>,
     /// The version that is there.
     pub held: Option<Stamp>,
@@ -138,6 +134,8 @@ pub enum Outcome {
     Stored(Stamp),
     /// The version that is there is the origin's.
     Unchanged,
+    /// The origin has this version. It was not fetched: there may be no room for it.
+    Described(Stamp),
     /// The origin does not have it.
     Absent,
     /// It failed for a reason of its own: later again.
@@ -154,6 +152,8 @@ struct Held {
     is_stale: bool,
     /// When it came, milliseconds; 0 if it was there before.
     since_ms: u64,
+    /// When it is asked for again, if it is live.
+    live_due_ms: Option<u64>,
 }
 
 /// An entry of the queue.
@@ -163,6 +163,23 @@ struct Queued {
     since_ms: u64,
     /// When it may be tried again, after a failure; it is not in the queue until then.
     delayed_ms: Option<u64>,
+    /// What the origin said of it, if that was asked.
+    described: Option<Stamp>,
+}
+
+/// A fetch in flight.
+#[derive(Clone, Debug)]
+struct Busy {
+    /// The version that is fetched; `None` if it is described only.
+    sized: Option<Stamp>,
+    queued: Queued,
+}
+
+impl Busy {
+    /// Bytes that are kept free for it.
+    fn reserved_bytes(&self) -> u64 {
+        self.sized.map_or(0, |it| it.size_bytes)
+    }
 }
 
 /// The plan.
@@ -176,20 +193,22 @@ pub struct Plan {
     queue: BTreeMap<Key, Name>,
     queued: HashMap<Name, Queued>,
     missed_count: usize,
-    /// In flight, with the bytes that are kept free for each and the time it was queued.
-    busy: HashMap<Name, (u64, Queued)>,
+    /// In flight.
+    busy: HashMap<Name, Busy>,
     reserved_bytes: u64,
     failures: HashMap<Name, Backoff>,
     delayed: BTreeSet<(u64, Name)>,
     live_due: BTreeSet<(u64, Name)>,
+    /// What cannot be had, and until when nobody asks for it again, milliseconds.
     absent: HashMap<Name, u64>,
+    round: Round,
     /// Left for room, though wanted: only a viewer brings them back.
     evicted: HashSet<Name>,
     /// No wanted object of at most this priority finds room by eviction, until something leaves.
     stuck_priority: Option<i64>,
     policy: Policy,
     random: Random,
-    misses_let_go: u64,
+    misses_dropped: u64,
     left_out: u64,
 }
 
@@ -213,10 +232,11 @@ impl Plan {
             delayed: BTreeSet::new(),
             live_due: BTreeSet::new(),
             absent: HashMap::new(),
+            round: Round::default(),
             evicted: HashSet::new(),
             stuck_priority: None,
             policy: Policy::default(),
-            misses_let_go: 0,
+            misses_dropped: 0,
             left_out: 0,
         };
         for (name, stamp) in held {
@@ -236,10 +256,10 @@ impl Plan {
         versions: Versions,
     ) -> Removals {
         self.stuck_priority = None;
-        let removals = self.removals(now, began_ms, wanted.as_ref(), &versions);
+        let mut removals = self.end_round();
+        removals.add(self.removals(now, began_ms, wanted.as_ref(), &versions));
         for name in &removals.names {
-            self.let_go(name);
-            self.policy.remove(name);
+            self.forget(name);
         }
         self.wanted = match (wanted, &versions) {
             (Some(wanted), _) => wanted,
@@ -283,7 +303,7 @@ impl Plan {
         match self.queued.get(name) {
             Some(queued) if queued.key.class <= class => {}
             // Viewers wait for it: not as long as an attempt at it would.
-            _ if self.missed_count >= MISSES_MAX => self.misses_let_go += 1,
+            _ if self.missed_count >= MISSES_MAX => self.misses_dropped += 1,
             _ => self.enqueue(now, name, class, priority),
         }
     }
@@ -307,11 +327,8 @@ impl Plan {
             match self.make_room(&key, &name) {
                 Room::Free => break Some(Step::Fetch(self.begin(&name))),
                 Room::Evict(names) => break Some(Step::Evict(names)),
-                Room::None => {
-                    // It does not fit: something smaller may.
-                    self.unqueue(&name);
-                    self.left_out += 1;
-                }
+                // It does not fit: something smaller may.
+                Room::None => self.leave_out(now, &key, &name),
             }
         };
         if let Some(step) = step {
@@ -324,53 +341,90 @@ impl Plan {
         }
     }
 
-    /// Takes how a fetch went. Whether the object is to be removed, because the origin does not have it any more.
-    pub fn finished(&mut self, now: Now, name: &Name, outcome: Outcome) -> bool {
-        let Some((reserved, queued)) = self.busy.remove(name) else {
-            return false;
+    /// Takes how a fetch went.
+    pub fn finished(&mut self, now: Now, name: &Name, outcome: Outcome) {
+        let Some(busy) = self.busy.remove(name) else {
+            return;
         };
-        self.reserved_bytes -= reserved;
+        self.reserved_bytes -= busy.reserved_bytes();
+        let Busy { sized, mut queued } = busy;
+        queued.described = None;
         match outcome {
             Outcome::Stored(stamp) => {
                 self.failures.remove(name);
                 self.policy.insert(name, stamp.size_bytes);
                 self.hold(name, stamp, now.millis);
+                self.round.is_present(name);
             }
             Outcome::Unchanged => {
                 self.failures.remove(name);
                 if let Some(held) = self.held.get(name).copied() {
                     self.hold(name, held.stamp, now.millis);
                 }
+                self.round.is_present(name);
             }
-            Outcome::Absent => {
-                if self.absent.len() < ABSENT_MAX {
-                    self.absent.insert(Arc::clone(name), now.millis + ABSENT_MS);
-                }
-                let is_held = self.let_go(name);
-                self.policy.remove(name);
-                return is_held;
-            }
-            Outcome::Failed => {
-                let backoff = self.failures.entry(Arc::clone(name)).or_default();
-                backoff.failed(now.millis, None, &mut self.random);
-                if backoff.failures() < self.config.attempts_max {
-                    let delayed_ms = Some(backoff.due_ms());
-                    self.insert_queued(
-                        name,
-                        Queued {
-                            delayed_ms,
-                            ..queued
-                        },
-                    );
-                } else if self.held.contains_key(name) {
-                    self.schedule_live(name, now.millis);
+            Outcome::Described(stamp) => {
+                queued.described = Some(stamp);
+                self.round.is_present(name);
+                if sized.is_some() {
+                    // It is larger than it was said to be: later, since it may be larger again then.
+                    self.retry(now, name, queued);
+                } else {
+                    self.insert_queued(name, queued);
                 }
             }
-            Outcome::Postponed => {
-                self.insert_queued(name, queued);
+            Outcome::Absent if self.held.contains_key(name) => {
+                self.round.is_absent(name);
+                self.schedule_live(name, now.millis.saturating_add(ABSENT_MS));
             }
+            Outcome::Absent => self.note_absent(now, name),
+            Outcome::Failed => self.retry(now, name, queued),
+            Outcome::Postponed => self.insert_queued(name, queued),
         }
-        false
+    }
+
+    /// Queues what failed again, for a time that is longer each time.
+    fn retry(&mut self, now: Now, name: &Name, queued: Queued) {
+        let backoff = self.failures.entry(Arc::clone(name)).or_default();
+        backoff.failed(now.millis, None, &mut self.random);
+        if backoff.failures() < self.config.attempts_max {
+            let delayed_ms = Some(backoff.due_ms());
+            let queued = Queued {
+                delayed_ms,
+                ..queued
+            };
+            self.insert_queued(name, queued);
+        } else {
+            self.schedule_live(name, now.millis);
+        }
+    }
+
+    /// What has no room waits for a listing, a viewer or its time.
+    fn leave_out(&mut self, now: Now, key: &Key, name: &Name) {
+        self.unqueue(name);
+        self.left_out += 1;
+        if key.class.is_missed() {
+            self.note_absent(now, name);
+        }
+        self.schedule_live(name, now.millis);
+    }
+
+    fn note_absent(&mut self, now: Now, name: &Name) {
+        if self.absent.len() < ABSENT_MAX {
+            let until_ms = now.millis.saturating_add(ABSENT_MS);
+            self.absent.insert(Arc::clone(name), until_ms);
+        }
+    }
+
+    /// Whether an object is in flight.
+    #[must_use]
+    pub fn is_busy(&self, name: &str) -> bool {
+        self.busy.contains_key(name)
+    }
+
+    /// Names in flight.
+    pub fn busy_names(&self) -> impl Iterator<Item = &Name> {
+        self.busy.keys()
     }
 
     /// Bytes of what is there.
@@ -425,15 +479,15 @@ impl Plan {
         let queued = self
             .queued
             .values()
-            .chain(self.busy.values().map(|(_, it)| it));
+            .chain(self.busy.values().map(|it| &it.queued));
         let oldest = queued.map(|it| it.since_ms).min();
         oldest.map_or(0, |since| now.millis.saturating_sub(since))
     }
 
-    /// Misses that were let go because too many waited.
+    /// Misses that were dropped because too many waited.
     #[must_use]
-    pub fn misses_let_go(&self) -> u64 {
-        self.misses_let_go
+    pub fn misses_dropped(&self) -> u64 {
+        self.misses_dropped
     }
 
     /// Wanted objects that found no room, counted each time.
@@ -447,51 +501,6 @@ impl Plan {
             Versions::Listed(listed) => listed.get(name).copied(),
             Versions::Unknown => None,
         }
-    }
-
-    /// What is there and should not be: not listed any more, or expired.
-    fn removals(
-        &self,
-        now: Now,
-        began_ms: u64,
-        wanted: Option<&HashMap<Name, Wanted>>,
-        versions: &Versions,
-    ) -> Removals {
-        let is_expired = |name: &Name| {
-            let expires = wanted.and_then(|it| it.get(name)).and_then(|it| it.expires);
-            expires.is_some_and(|expires| expires <= now.unix_seconds)
-        };
-        let held = self
-            .held
-            .keys()
-            .filter(|name| !self.busy.contains_key(*name));
-        let (expired, rest): (Vec<&Name>, Vec<&Name>) = held.partition(|name| is_expired(name));
-        let gone: Vec<&Name> = match versions {
-            Versions::Listed(listed) => {
-                // What came while the listing was made may be newer than its place in it.
-                let is_older = |name: &&Name| self.held[*name].since_ms <= began_ms;
-                let gone = rest.into_iter().filter(|name| !listed.contains_key(*name));
-                gone.filter(is_older).collect()
-            }
-            Versions::Unknown => Vec::new(),
-        };
-        let count = u64::try_from(gone.len()).unwrap_or(u64::MAX);
-        let all = u64::try_from(self.held.len()).unwrap_or(u64::MAX);
-        let is_empty = matches!(versions, Versions::Listed(listed) if listed.is_empty());
-        let is_too_many = count * 100 > all * self.config.removals_percent_max
-            || (is_empty && self.config.removals_percent_max < 100);
-        // A few objects of a small store are any share of it.
-        let is_refused = is_too_many && (count > REMOVALS_FREE || is_empty) && count > 0;
-        let mut removals = Removals {
-            names: expired.into_iter().cloned().collect(),
-            refused: 0,
-        };
-        if is_refused {
-            removals.refused = gone.len();
-        } else {
-            removals.names.extend(gone.into_iter().cloned());
-        }
-        removals
     }
 
     /// Marks what has another version at the origin.
@@ -563,6 +572,7 @@ impl Plan {
                 key,
                 since_ms,
                 delayed_ms,
+                described: None,
             };
             self.insert_queued(&name, queued);
         }
@@ -575,6 +585,7 @@ impl Plan {
             key,
             since_ms,
             delayed_ms: None,
+            described: None,
         };
         self.insert_queued(name, queued);
     }
@@ -617,8 +628,9 @@ impl Plan {
             && due_ms <= now.millis
         {
             self.live_due.pop_first();
-            let is_taken = self.queued.contains_key(&name) || self.busy.contains_key(&name);
-            if self.held.contains_key(&name) && !is_taken {
+            let held = self.held.get_mut(&name);
+            held.expect("invariant: what is due is held").live_due_ms = None;
+            if !self.queued.contains_key(&name) && !self.busy.contains_key(&name) {
                 self.enqueue(now, &name, Class::Live, 0);
             }
         }
@@ -632,19 +644,24 @@ impl Plan {
             .unqueue(name)
             .expect("invariant: it was first in the queue");
         let is_missed = queued.key.class.is_missed();
-        let is_live = queued.key.class == Class::Live;
-        // Of a live playlist the listing is older than what is asked for.
-        let listed = if is_live { None } else { self.listed(name) };
-        let size_bytes = listed.map_or(0, |it| it.size_bytes);
-        self.reserved_bytes += size_bytes;
+        let sized = self.sized(name, &queued);
+        let busy = Busy { sized, queued };
+        self.reserved_bytes += busy.reserved_bytes();
         self.evicted.remove(name);
-        self.busy.insert(Arc::clone(name), (size_bytes, queued));
+        self.busy.insert(Arc::clone(name), busy);
         Fetch {
             name: Arc::clone(name),
-            listed,
+            listed: sized,
             held: self.held_stamp(name),
             is_missed,
         }
+    }
+
+    /// The version that would be fetched, if it is known.
+    fn sized(&self, name: &str, queued: &Queued) -> Option<Stamp> {
+        // Of a live playlist the listing is older than what is asked for.
+        let listed = || (queued.key.class != Class::Live).then(|| self.listed(name));
+        queued.described.or_else(|| listed().flatten())
     }
 
     fn hold(&mut self, name: &Name, stamp: Stamp, now_ms: u64) {
@@ -655,30 +672,48 @@ impl Plan {
             stamp,
             is_stale,
             since_ms: now_ms,
+            live_due_ms: None,
         };
         if let Some(old) = self.held.insert(Arc::clone(name), held) {
             self.held_bytes -= old.stamp.size_bytes;
+            self.forget_timer(name, &old);
         }
         self.held_bytes += stamp.size_bytes;
         self.absent.remove(name);
         self.schedule_live(name, now_ms);
     }
 
-    fn schedule_live(&mut self, name: &Name, now_ms: u64) {
-        if self.config.names.is_live(name) {
-            self.live_due
-                .insert((now_ms + self.config.live_ms, Arc::clone(name)));
+    /// From a time on, an object that is held and live is asked for again at its age. It has one timer.
+    fn schedule_live(&mut self, name: &Name, from_ms: u64) {
+        let Some(held) = self.held.get_mut(name) else {
+            return;
+        };
+        if !self.config.names.is_live(name) {
+            return;
+        }
+        let due_ms = from_ms.saturating_add(self.config.live_ms);
+        let old = held.live_due_ms.replace(due_ms);
+        if let Some(old_ms) = old {
+            self.live_due.remove(&(old_ms, Arc::clone(name)));
+        }
+        self.live_due.insert((due_ms, Arc::clone(name)));
+    }
+
+    fn forget_timer(&mut self, name: &Name, held: &Held) {
+        if let Some(due_ms) = held.live_due_ms {
+            self.live_due.remove(&(due_ms, Arc::clone(name)));
         }
     }
 
-    fn let_go(&mut self, name: &Name) -> bool {
-        let Some(held) = self.held.remove(name) else {
-            return false;
-        };
-        self.held_bytes -= held.stamp.size_bytes;
-        self.failures.remove(name);
-        self.stuck_priority = None;
-        true
+    /// It is there no more.
+    fn forget(&mut self, name: &Name) {
+        self.policy.remove(name);
+        if let Some(held) = self.held.remove(name) {
+            self.held_bytes -= held.stamp.size_bytes;
+            self.forget_timer(name, &held);
+            self.failures.remove(name);
+            self.stuck_priority = None;
+        }
     }
 
     fn low_bytes(&self) -> u64 {
@@ -687,10 +722,16 @@ impl Plan {
 
     /// Whether there is room for an object, or what is to leave for it.
     fn make_room(&mut self, key: &Key, name: &Name) -> Room {
-        let size_bytes = self.listed(name).map_or(0, |it| it.size_bytes);
+        let queued = self.queued.get(name);
+        let Some(sized) = queued.and_then(|queued| self.sized(name, queued)) else {
+            // What is only described takes none.
+            return Room::Free;
+        };
+        let size_bytes = sized.size_bytes;
         let old_bytes = self.held_stamp(name).map_or(0, |it| it.size_bytes);
         // Until the new version is there the old one is, too.
-        let needed = self.held_bytes + self.reserved_bytes + size_bytes;
+        let wanted_bytes = self.reserved_bytes.saturating_add(size_bytes);
+        let needed = self.held_bytes.saturating_add(wanted_bytes);
         let is_replacement = old_bytes > 0;
         let may_evict_all = key.class <= Class::Live || is_replacement;
         let most = if may_evict_all {
@@ -704,7 +745,6 @@ impl Plan {
         if !may_evict_all && self.stuck_priority.is_some_and(|it| key.priority() <= it) {
             return Room::None;
         }
-        let wanted_bytes = self.reserved_bytes + size_bytes;
         let target = self.low_bytes().saturating_sub(wanted_bytes);
         let (wanted, busy, names) = (&self.wanted, &self.busy, &self.config.names);
         let priority = key.priority();
@@ -722,7 +762,7 @@ impl Plan {
             left_bytes -= self.held.get(&victim).map_or(0, |it| it.stamp.size_bytes);
             victims.push(victim);
         }
-        if left_bytes + wanted_bytes > most {
+        if left_bytes.saturating_add(wanted_bytes) > most {
             // It would not help: they stay.
             for victim in &victims {
                 let size_bytes = self.held.get(victim).map_or(0, |it| it.stamp.size_bytes);
@@ -734,16 +774,13 @@ impl Plan {
             return Room::None;
         }
         for victim in &victims {
-            self.let_go(victim);
+            self.forget(victim);
             self.unqueue(victim);
             self.evicted.insert(Arc::clone(victim));
         }
         Room::Evict(victims)
     }
 }
-
-/// So many objects may always be removed.
-const REMOVALS_FREE: u64 = 10;
 
 /// Whether there is room.
 enum Room {

@@ -149,7 +149,7 @@ fn a_name_that_the_origin_does_not_have_is_asked_for_again_only_later() {
     let name = Name::from("absent");
     plan.missed(at(0), &name, 1);
     assert_eq!(fetch(&mut plan, at(0)).listed, None);
-    assert!(!plan.finished(at(0), &name, Outcome::Absent));
+    plan.finished(at(0), &name, Outcome::Absent);
     plan.missed(at(ABSENT_MS - 1), &name, 1);
     assert_eq!(plan.next_step(at(ABSENT_MS - 1), true), Step::Idle);
     plan.missed(at(ABSENT_MS), &name, 1);
@@ -157,13 +157,13 @@ fn a_name_that_the_origin_does_not_have_is_asked_for_again_only_later() {
 }
 
 #[test]
-fn absent_names_are_bounded_and_the_rest_is_let_go() {
+fn absent_names_are_bounded_and_the_rest_is_dropped() {
     let mut plan = plan(None, &[], &[]);
     for index in 0..MISSES_MAX + 5 {
         plan.missed(at(0), &Name::from(format!("{index}")), 1);
     }
     assert_eq!(
-        (plan.waiting_count(), plan.misses_let_go()),
+        (plan.waiting_count(), plan.misses_dropped()),
         (MISSES_MAX, 5)
     );
     for _ in 0..MISSES_MAX {
@@ -337,11 +337,35 @@ fn a_live_playlist_is_asked_for_again_at_its_age() {
     assert_eq!(plan.held_bytes(), 9);
     // The origin ended it.
     let again = fetch(&mut plan, at(6_600));
-    assert!(plan.finished(at(6_600), &again.name, Outcome::Absent));
-    assert_eq!(
-        (plan.held_count(), plan.next_step(at(9_000), true)),
-        (0, Step::Idle)
-    );
+    plan.finished(at(6_600), &again.name, Outcome::Absent);
+    let later = 6_600 + ABSENT_MS + 2_000;
+    assert_eq!(plan.next_step(at(9_000), true), Step::Wait(later));
+    // The listing says so, too.
+    let removals = plan.update(at(9_000), 9_000, None, listed(&[("other", 1)]));
+    assert_eq!(removals.names, ["live.m3u8".into()]);
+    assert_eq!(run(&mut plan, at(9_000)), ["other"]);
+    assert_eq!(plan.next_step(at(later), true), Step::Idle);
+}
+
+#[test]
+fn a_live_playlist_has_one_timer_however_often_it_is_stored() {
+    let mut plan = plan(None, &[("live.m3u8", 1)], &[("live.m3u8", 1)]);
+    for version in 0..5_u64 {
+        let now = at(version * 100);
+        let there = [("live.m3u8".into(), stamp(1, &format!("v{version}")))];
+        plan.update(now, 0, None, Versions::Listed(there.into()));
+        assert_eq!(run(&mut plan, now), ["live.m3u8"]);
+    }
+    assert_eq!(plan.live_due.len(), 1);
+    assert_eq!(plan.next_step(at(1_000), true), Step::Wait(2_400));
+}
+
+#[test]
+fn a_live_playlist_that_found_no_room_is_asked_for_again() {
+    let mut plan = plan(Some(10), &[("live.m3u8", 1)], &[("live.m3u8", 1)]);
+    let job = fetch(&mut plan, at(2_000));
+    plan.finished(at(2_000), &job.name, Outcome::Described(stamp(99, "2")));
+    assert_eq!(plan.next_step(at(2_000), true), Step::Wait(4_000));
 }
 
 #[test]
@@ -392,9 +416,76 @@ fn without_a_listing_each_held_object_s_version_is_asked_for() {
     assert_eq!(removals, Removals::default());
     let job = fetch(&mut plan, at(0));
     assert_eq!((job.listed, job.held), (None, Some(stamp(1, "1"))));
-    // It has it no more.
-    assert!(plan.finished(at(0), &job.name, Outcome::Absent));
+    // It has it no more, which counts when it was asked for all.
+    plan.finished(at(0), &job.name, Outcome::Absent);
     assert_eq!(run(&mut plan, at(0)), ["b"]);
+    assert_eq!(plan.held_count(), 2);
+    let removals = plan.update(at(1), 0, Some(names()), Versions::Unknown);
+    assert_eq!((removals.names, removals.refused), (vec!["a".into()], 0));
+    assert_eq!(plan.held_count(), 1);
+}
+
+/// What is removed and refused when an origin that cannot be listed lacks so many of the 30 objects that are held.
+fn removed_of_thirty(absent: usize) -> (usize, usize, usize) {
+    let names: Vec<String> = (0..30).map(|index| format!("{index:02}")).collect();
+    let all: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    let mut plan = Plan::new(config(None), held(&all));
+    let wanted = || {
+        let names = names
+            .iter()
+            .map(|it| (it.as_str().into(), Wanted::default()));
+        Some(names.collect())
+    };
+    plan.update(at(0), 0, wanted(), Versions::Unknown);
+    for name in &names {
+        let job = fetch(&mut plan, at(0));
+        let is_absent = name.parse::<usize>().unwrap() < absent;
+        let outcome = if is_absent {
+            Outcome::Absent
+        } else {
+            Outcome::Unchanged
+        };
+        plan.finished(at(0), &job.name, outcome);
+    }
+    assert_eq!(plan.held_count(), 30);
+    let removals = plan.update(at(1), 0, wanted(), Versions::Unknown);
+    (removals.names.len(), removals.refused, plan.held_count())
+}
+
+#[test]
+fn an_origin_that_lacks_most_of_what_it_is_asked_for_removes_nothing() {
+    assert_eq!(removed_of_thirty(0), (0, 0, 30));
+    assert_eq!(removed_of_thirty(15), (15, 0, 15));
+    assert_eq!(removed_of_thirty(16), (0, 16, 30));
+    assert_eq!(removed_of_thirty(30), (0, 30, 30));
+}
+
+#[test]
+fn an_object_whose_size_is_not_known_is_described_before_anything_leaves_for_it() {
+    let here = [("a", 40), ("b", 30)];
+    let mut plan = plan(Some(100), &here, &here);
+    for name in ["fits", "large"] {
+        plan.missed(at(0), &name.into(), 1);
+    }
+    let (fits, large) = (fetch(&mut plan, at(0)), fetch(&mut plan, at(0)));
+    assert_eq!((fits.listed, large.listed), (None, None));
+    plan.finished(at(0), &large.name, Outcome::Described(stamp(101, "1")));
+    // It would not fit though all left: nothing does, and it is not asked for at once again.
+    assert_eq!(plan.next_step(at(0), true), Step::Idle);
+    plan.missed(at(1), &large.name, 1);
+    assert_eq!(plan.next_step(at(1), true), Step::Idle);
+    assert_eq!((plan.held_bytes(), plan.left_out()), (70, 1));
+    plan.finished(at(1), &fits.name, Outcome::Described(stamp(15, "1")));
+    let job = fetch(&mut plan, at(1));
+    assert_eq!((&*job.name, job.listed), ("fits", Some(stamp(15, "1"))));
+    assert_eq!(plan.reserved_bytes, 15);
+    // It has grown meanwhile: later, with that size.
+    plan.finished(at(1), &job.name, Outcome::Described(stamp(16, "2")));
+    let Step::Wait(due_ms) = plan.next_step(at(1), true) else {
+        panic!("it is delayed");
+    };
+    let job = fetch(&mut plan, at(due_ms));
+    assert_eq!((job.listed, job.is_missed), (Some(stamp(16, "2")), true));
 }
 
 /// Thousands of random steps: the plan's sums are those of what it holds, and no object is in flight twice.
@@ -426,6 +517,7 @@ fn sums_agree_after_any_steps() {
                     let index = usize::try_from(random.below(busy.len() as u64)).unwrap();
                     let job = busy.swap_remove(index);
                     let stored = Outcome::Stored(job.listed.unwrap_or(stamp(3, "y")));
+                    let described = Outcome::Described(stamp(1 + random.below(90), "z"));
                     let outcomes = [
                         stored,
                         stored,
@@ -433,8 +525,10 @@ fn sums_agree_after_any_steps() {
                         Outcome::Absent,
                         Outcome::Failed,
                         Outcome::Postponed,
+                        described,
+                        described,
                     ];
-                    let outcome = outcomes[usize::try_from(random.below(6)).unwrap()];
+                    let outcome = outcomes[usize::try_from(random.below(8)).unwrap()];
                     plan.finished(now, &job.name, outcome);
                 }
                 _ => {
@@ -447,7 +541,7 @@ fn sums_agree_after_any_steps() {
             let sum: u64 = plan.held.values().map(|it| it.stamp.size_bytes).sum();
             assert_eq!(plan.held_bytes(), sum);
             assert_eq!(plan.policy.bytes(), sum);
-            let reserved: u64 = plan.busy.values().map(|(bytes, _)| bytes).sum();
+            let reserved: u64 = plan.busy.values().map(Busy::reserved_bytes).sum();
             assert_eq!(plan.reserved_bytes, reserved);
             assert!(plan.queue.len() <= plan.queued.len());
             assert!(
@@ -455,6 +549,8 @@ fn sums_agree_after_any_steps() {
                     .iter()
                     .all(|(_, name)| plan.queued.contains_key(name))
             );
+            let due = plan.held.values().filter(|it| it.live_due_ms.is_some());
+            assert_eq!(plan.live_due.len(), due.count());
             let missed = plan.queued.values().filter(|it| it.key.class.is_missed());
             assert_eq!(plan.missed_count, missed.count());
         }

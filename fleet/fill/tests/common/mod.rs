@@ -27,7 +27,8 @@ pub(crate) enum Wrong {
     Cut(usize),
     /// Nothing more comes after so many bytes.
     Stall(usize),
-    /// So many bytes more than the object or the part has. Of a whole object in chunks, without a length.
+    /// So many bytes more than the object or the part has. Of a whole object in chunks, without a length; of a listing
+    /// spaces.
     Longer(usize),
     /// Another length than the listing's.
     Length(usize),
@@ -37,6 +38,8 @@ pub(crate) enum Wrong {
     Status(u16, String, String),
     /// To itself, for ever.
     Redirect,
+    /// To this address.
+    RedirectTo(SocketAddr),
     /// Requests for parts are answered with all of it.
     NoRanges,
 }
@@ -47,7 +50,8 @@ struct Object {
     etag: String,
     modified: i64,
     wrong: Vec<Wrong>,
-    is_s3_md5: bool,
+    /// What the listing says of its length, if that is another one.
+    listed_length: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -139,7 +143,7 @@ impl Origin {
             etag: etag.to_owned(),
             modified: MODIFIED,
             wrong: Vec::new(),
-            is_s3_md5: true,
+            listed_length: None,
         };
         self.lock().objects.insert(name.to_owned(), object);
     }
@@ -152,6 +156,11 @@ impl Origin {
     pub(crate) fn wrong(&self, name: &str, wrong: Option<Wrong>) {
         let mut shared = self.lock();
         shared.objects.get_mut(name).unwrap().wrong = wrong.into_iter().collect();
+    }
+
+    /// The listing says this of an object's length.
+    pub(crate) fn length_listed(&self, name: &str, length: u64) {
+        self.lock().objects.get_mut(name).unwrap().listed_length = Some(length);
     }
 
     /// The same of the listing.
@@ -307,7 +316,10 @@ fn answer(request: &Request, shared: &mut Shared) -> Answer {
         return (status(403, "", body, method), None, None);
     }
     if request.is_listing() {
-        let list = list(shared, request.path_and_query().1);
+        let mut list = list(shared, request.path_and_query().1);
+        if let Some(Wrong::Longer(bytes)) = shared.listing.first() {
+            list += &" ".repeat(*bytes);
+        }
         let reply = whole(200, "Content-Type: application/xml\r\n", list.as_bytes());
         return (reply, shared.listing.first().cloned(), None);
     }
@@ -338,6 +350,10 @@ fn serve(stream: &TcpStream, server: &Server, over: &AtomicBool) -> std::io::Res
             }
             Some(Wrong::Redirect) => {
                 let extra = format!("Location: {}\r\n", request.target);
+                stream.write_all(&status(302, &extra, "", method))?;
+            }
+            Some(Wrong::RedirectTo(address)) => {
+                let extra = format!("Location: http://{address}{}\r\n", request.target);
                 stream.write_all(&status(302, &extra, "", method))?;
             }
             Some(Wrong::Cut(bytes)) if method == "GET" => {
@@ -475,7 +491,7 @@ fn list(shared: &Shared, query: &str) -> String {
             "<Contents><Key>{name}</Key><LastModified>{}</LastModified><ETag>&quot;{}&quot;</ETag><Size>{}</Size></Contents>",
             date.format("%Y-%m-%dT%H:%M:%S.000Z"),
             object.etag,
-            object.content.len()
+            object.listed_length.unwrap_or(object.content.len() as u64)
         );
     }
     text + "</ListBucketResult>"
@@ -665,9 +681,13 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    pub(crate) fn terminate(mut self) -> Ended {
+    pub(crate) fn terminate(self) -> Ended {
+        self.end_by(rustix::process::Signal::TERM)
+    }
+
+    pub(crate) fn end_by(mut self, signal: rustix::process::Signal) -> Ended {
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
         let status = self.wait();
         self.ended(status)
     }
