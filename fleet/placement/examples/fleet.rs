@@ -14,7 +14,7 @@
     reason = "it prints what it finds, by numbers that are small"
 )]
 
-use placement::{Member, Placement, State, copies_for_share};
+use placement::{Member, Placement, copies_for_share};
 
 const EDGES: usize = 1_000;
 const TITLES: u32 = 10_000_000;
@@ -147,13 +147,11 @@ fn name_of(rank: u32) -> String {
 
 fn members() -> Vec<Member> {
     let member = |number: usize| Member {
-        name: format!("edge-{number:04}"),
-        url: format!("https://edge-{number:04}.example"),
-        zone: String::new(),
         capacity_bytes: (EDGE_GB * 1e9) as u64,
-        state: State::Serving,
-        healthy: true,
-        load: 0.0,
+        ..Member::new(
+            format!("edge-{number:04}"),
+            format!("https://edge-{number:04}.example"),
+        )
     };
     (0..EDGES).map(member).collect()
 }

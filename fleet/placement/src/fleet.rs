@@ -157,13 +157,8 @@ mod tests {
 
     fn member(name: &str, zone: &str) -> Member {
         Member {
-            name: name.to_owned(),
-            url: format!("http://{name}"),
             zone: zone.to_owned(),
-            capacity_bytes: 1,
-            state: State::Serving,
-            healthy: true,
-            load: 0.0,
+            ..Member::new(name, format!("http://{name}"))
         }
     }
 

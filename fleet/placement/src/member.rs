@@ -134,6 +134,20 @@ const fn healthy() -> bool {
 }
 
 impl Member {
+    /// One that serves, of capacity 1, without a zone or a load.
+    #[must_use]
+    pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            url: url.into(),
+            zone: String::new(),
+            capacity_bytes: 1,
+            state: State::Serving,
+            healthy: true,
+            load: 0.0,
+        }
+    }
+
     /// Whether titles are placed on it.
     #[must_use]
     pub fn takes_content(&self) -> bool {

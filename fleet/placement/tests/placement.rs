@@ -7,13 +7,8 @@ use proptest::prelude::*;
 
 fn member(name: &str, capacity_bytes: u64) -> Member {
     Member {
-        name: name.to_owned(),
-        url: format!("http://{name}"),
-        zone: String::new(),
         capacity_bytes,
-        state: State::Serving,
-        healthy: true,
-        load: 0.0,
+        ..Member::new(name, format!("http://{name}"))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use placement::{FLEET_BYTES_MAX, Member, parse_fleet};
 
 use crate::settings::FileSettings;
-use crate::view::Teller;
+use crate::view::ViewSender;
 
 /// How often the file's status is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 type Stamp = (u64, u64, i64, i64);
 
 /// Tells of the members of a file, for ever.
-pub(crate) async fn follow(settings: FileSettings, teller: Teller) {
+pub(crate) async fn follow(settings: FileSettings, views: ViewSender) {
     let mut seen = None;
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -31,15 +31,15 @@ pub(crate) async fn follow(settings: FileSettings, teller: Teller) {
             Ok(None) => {}
             Ok(Some((stamp, Ok(members)))) => {
                 seen = Some(stamp);
-                teller.learned(members, Vec::new());
+                views.learned(members, Vec::new());
             }
             Ok(Some((stamp, Err(why)))) => {
                 seen = Some(stamp);
-                teller.lost(&format!("{}: {why}", settings.path.display()));
+                views.lost(&format!("{}: {why}", settings.path.display()));
             }
             Err(why) => {
                 seen = None;
-                teller.lost(&format!("{}: {why}", settings.path.display()));
+                views.lost(&format!("{}: {why}", settings.path.display()));
             }
         }
     }

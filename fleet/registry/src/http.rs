@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Response};
 use thiserror::Error;
+use tokio::time::timeout;
 
 /// The longest that a registry may take to answer. Replies to a watch have no end.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -96,8 +97,21 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A reply's body, if its status is one of success.
-pub(crate) async fn body(whom: &str, mut response: Response) -> Result<Vec<u8>, RegistryError> {
+/// Nobody answered for as long as a call may take.
+pub(crate) fn late(whom: &str) -> RegistryError {
+    RegistryError::Unreachable(format!(
+        "{whom} did not answer within {} s",
+        CALL_TIMEOUT.as_secs()
+    ))
+}
+
+/// A reply's body, if its status is one of success. All of it comes within [`CALL_TIMEOUT`].
+pub(crate) async fn body(whom: &str, response: Response) -> Result<Vec<u8>, RegistryError> {
+    let read = timeout(CALL_TIMEOUT, read_body(whom, response)).await;
+    read.unwrap_or_else(|_| Err(late(whom)))
+}
+
+async fn read_body(whom: &str, mut response: Response) -> Result<Vec<u8>, RegistryError> {
     let status = response.status();
     let mut bytes = Vec::new();
     loop {

@@ -16,15 +16,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use placement::{MEMBERS_MAX, Member, State};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::backoff::Backoff;
-use crate::http::{CALL_TIMEOUT, Lines, RegistryError, body, chain, client};
+use crate::http::{CALL_TIMEOUT, Lines, RegistryError, body, chain, client, late};
 use crate::settings::{KubernetesSettings, SERVICE_ACCOUNT};
-use crate::view::Teller;
+use crate::view::ViewSender;
 
 /// How long the API server lets a watch be. It is begun anew where it ended.
 const WATCH_SECONDS: u64 = 300;
@@ -135,26 +135,24 @@ impl Api {
         })
     }
 
-    async fn get(&self, query: &str) -> Result<Response, RegistryError> {
+    /// A question, with the token only over TLS. A proxy of kubectl's needs none.
+    fn request(&self, query: &str) -> Result<RequestBuilder, RegistryError> {
         let url = format!("{}?{}{query}", self.slices, self.selector);
-        let mut request = self.client.get(url);
-        // Kubernetes writes a new one before the old one ends.
-        match fs::read_to_string(&self.token_file) {
-            Ok(token) => request = request.bearer_auth(token.trim()),
-            Err(error) if self.slices.starts_with("https://") => {
-                let why = format!("{}: {error}", self.token_file.display());
-                return Err(RegistryError::Settings(why));
-            }
-            // A proxy of kubectl's needs none.
-            Err(_) => {}
+        let request = self.client.get(url);
+        if !self.slices.starts_with("https://") {
+            return Ok(request);
         }
-        match timeout(CALL_TIMEOUT, request.send()).await {
+        // Kubernetes writes a new one before the old one ends.
+        let token = fs::read_to_string(&self.token_file).map_err(|error| {
+            RegistryError::Settings(format!("{}: {error}", self.token_file.display()))
+        })?;
+        Ok(request.bearer_auth(token.trim()))
+    }
+
+    async fn get(&self, query: &str) -> Result<Response, RegistryError> {
+        match timeout(CALL_TIMEOUT, self.request(query)?.send()).await {
             Ok(sent) => sent.map_err(|error| RegistryError::Unreachable(chain(&error))),
-            Err(_) => Err(RegistryError::Unreachable(format!(
-                "{} did not answer within {} s",
-                self.slices,
-                CALL_TIMEOUT.as_secs()
-            ))),
+            Err(_) => Err(late(&self.slices)),
         }
     }
 
@@ -198,7 +196,7 @@ impl Api {
     }
 
     /// The members of these slices. One that is in two of them, as while its address changes, is taken once.
-    fn tell(&self, slices: &BTreeMap<String, Slice>, teller: &Teller) {
+    fn tell(&self, slices: &BTreeMap<String, Slice>, views: &ViewSender) {
         let (mut members, mut refused) = (BTreeMap::<String, Member>::new(), Vec::new());
         let endpoints = slices
             .values()
@@ -214,7 +212,7 @@ impl Api {
                 Err(why) => refused.push(why),
             }
         }
-        teller.learned(members.into_values().collect(), refused);
+        views.learned(members.into_values().collect(), refused);
     }
 }
 
@@ -235,11 +233,11 @@ fn in_cluster() -> Result<String, String> {
 }
 
 /// Tells of the edges, for ever.
-pub(crate) async fn follow(api: Api, teller: Teller) {
+pub(crate) async fn follow(api: Api, views: ViewSender) {
     let mut backoff = Backoff::new();
     loop {
-        let Err(error) = session(&api, &teller, &mut backoff).await;
-        teller.lost(&error.to_string());
+        let Err(error) = session(&api, &views, &mut backoff).await;
+        views.lost(&error.to_string());
         tokio::time::sleep(backoff.wait()).await;
     }
 }
@@ -247,14 +245,13 @@ pub(crate) async fn follow(api: Api, teller: Teller) {
 /// A list and the watches behind it, until something is wrong.
 async fn session(
     api: &Api,
-    teller: &Teller,
+    views: &ViewSender,
     backoff: &mut Backoff,
 ) -> Result<Infallible, RegistryError> {
     let whom = "the API server";
     let malformed =
         |error: serde_json::Error| RegistryError::Malformed(whom.to_owned(), error.to_string());
-    let bytes = timeout(CALL_TIMEOUT, body(whom, api.get("").await?)).await;
-    let bytes = bytes.map_err(|_| RegistryError::Unreachable(format!("{whom} stalled")))??;
+    let bytes = body(whom, api.get("").await?).await?;
     let list: List = serde_json::from_slice(&bytes).map_err(malformed)?;
     let mut version = list.metadata.resource_version;
     let mut slices: BTreeMap<String, Slice> = BTreeMap::new();
@@ -266,7 +263,7 @@ async fn session(
             "&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}"
         );
         let mut lines = Lines::of(whom, api.get(&query).await?).await?;
-        api.tell(&slices, teller);
+        api.tell(&slices, views);
         backoff.reset();
         loop {
             let line = match timeout(SILENCE_MAX, lines.next()).await {
@@ -292,7 +289,7 @@ async fn session(
                 // A bookmark, or what a later version has.
                 _ => continue,
             }
-            api.tell(&slices, teller);
+            api.tell(&slices, views);
         }
         // Not at once again, if the server ends each watch at once.
         tokio::time::sleep(backoff.wait()).await;
@@ -364,6 +361,37 @@ mod tests {
         assert!(unknown.takes_players());
         assert!(member("{}").is_err());
         assert!(member(r#"{"addresses":["10.0.0.7"],"nodeName":"a b"}"#).is_err());
+    }
+
+    #[test]
+    fn the_token_is_read_for_each_request_and_sent_over_tls_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let certificate = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap();
+        fs::write(path("ca"), certificate.cert.pem()).unwrap();
+        let authorization = |api: &str| {
+            let api = Api::new(&KubernetesSettings {
+                service: "edges".into(),
+                namespace: Some("video".into()),
+                url: "http://{address}".into(),
+                capacity_bytes: 7,
+                api: Some(api.to_owned()),
+                token_file: path("token"),
+                ca: path("ca"),
+            });
+            let request = api.unwrap().request("")?.build().unwrap();
+            let field = request.headers().get("authorization");
+            Ok::<_, RegistryError>(field.map(|it| it.to_str().unwrap().to_owned()))
+        };
+        for token in ["secret", "newer"] {
+            fs::write(path("token"), format!("{token}\n")).unwrap();
+            let sent = authorization("https://127.0.0.1:1").unwrap();
+            assert_eq!(sent, Some(format!("Bearer {token}")));
+            assert_eq!(authorization("http://127.0.0.1:1").unwrap(), None);
+        }
+        fs::remove_file(path("token")).unwrap();
+        let error = authorization("https://127.0.0.1:1").unwrap_err();
+        assert!(error.to_string().contains("token: No such file"), "{error}");
     }
 
     #[test]

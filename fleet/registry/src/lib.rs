@@ -29,7 +29,7 @@ pub use publish::{GONE_AFTER, PROBE_INTERVAL, Publication, PublishSettings, publ
 pub use settings::{EtcdSettings, FileSettings, KubernetesSettings, RegistrySettings};
 pub use view::{Freshness, View};
 
-use view::Teller;
+use view::ViewSender;
 
 /// A registry that is watched until this is dropped.
 #[derive(Debug)]
@@ -52,14 +52,14 @@ impl Drop for Watch {
 /// reached is no error, but what the view says.
 pub fn watch(settings: &RegistrySettings) -> Result<Watch, RegistryError> {
     let (sender, view) = watch::channel(View::default());
-    let teller = Teller::new(sender);
+    let views = ViewSender::new(sender);
     let task = match settings {
-        RegistrySettings::File(settings) => tokio::spawn(file::follow(settings.clone(), teller)),
+        RegistrySettings::File(settings) => tokio::spawn(file::follow(settings.clone(), views)),
         RegistrySettings::Etcd(settings) => {
-            tokio::spawn(etcd::follow(etcd::Etcd::new(settings)?, teller))
+            tokio::spawn(etcd::follow(etcd::Etcd::new(settings)?, views))
         }
         RegistrySettings::Kubernetes(settings) => {
-            tokio::spawn(kubernetes::follow(kubernetes::Api::new(settings)?, teller))
+            tokio::spawn(kubernetes::follow(kubernetes::Api::new(settings)?, views))
         }
     };
     Ok(Watch { view, task })

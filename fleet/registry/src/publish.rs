@@ -131,11 +131,11 @@ impl Policy {
 /// Publishes an edge until `stop` is ready; then the entry is taken out.
 ///
 /// # Errors
-/// Settings that cannot be used. That etcd or the server does not answer is no error, but told by `told`.
+/// Settings that cannot be used. That etcd or the server does not answer is no error, but sent to `publications`.
 pub async fn publish(
     etcd: &EtcdSettings,
     settings: &PublishSettings,
-    told: &Sender<Publication>,
+    publications: &Sender<Publication>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RegistryError> {
     settings
@@ -147,13 +147,13 @@ pub async fn publish(
     let mut lease = Lease::new(&etcd, settings.lease);
     tokio::select! {
         () = stop => {}
-        () = keep(&mut probe, &mut lease, settings, told) => {}
+        () = keep(&mut probe, &mut lease, settings, publications) => {}
     }
     // Once more: a key that stays until its lease ends sends players to a server that is gone.
     if let Err(error) = lease.leave().await {
-        told.send_replace(Publication::Failed(error.to_string()));
+        publications.send_replace(Publication::Failed(error.to_string()));
     } else {
-        told.send_replace(Publication::Left(
+        publications.send_replace(Publication::Left(
             "the publisher was told to end".to_owned(),
         ));
     }
@@ -164,7 +164,7 @@ async fn keep(
     probe: &mut Probe,
     lease: &mut Lease<'_>,
     settings: &PublishSettings,
-    told: &Sender<Publication>,
+    publications: &Sender<Publication>,
 ) {
     let mut policy = Policy::new();
     let mut wanted: Option<Member> = None;
@@ -196,7 +196,7 @@ async fn keep(
             Err(error) => Publication::Failed(error.to_string()),
         };
         let failed = matches!(done, Publication::Failed(_));
-        told.send_if_modified(|old| {
+        publications.send_if_modified(|old| {
             let is_new = *old != done;
             *old = done;
             is_new

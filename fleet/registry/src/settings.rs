@@ -39,7 +39,7 @@ pub struct EtcdSettings {
     /// A certificate and its key to show, PEM, in one file.
     #[serde(default)]
     pub identity: Option<PathBuf>,
-    /// A user of etcd's own authentication.
+    /// A user of etcd's own authentication; only with `https://` endpoints.
     #[serde(default)]
     pub user: Option<String>,
     /// A file with that user's password, and nothing else but an end of line.
@@ -63,7 +63,8 @@ pub struct KubernetesSettings {
     /// The API server; without one, that of this pod's cluster.
     #[serde(default)]
     pub api: Option<String>,
-    /// A file with a token of a service account that may list and watch EndpointSlices; it is read for each request.
+    /// A file with a token of a service account that may list and watch EndpointSlices; it is read for each request, and
+    /// sent over `https://` only.
     #[serde(default = "token_file")]
     pub token_file: PathBuf,
     /// Certificates to trust, PEM.

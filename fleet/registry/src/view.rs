@@ -39,11 +39,11 @@ const REFUSED_MAX: usize = 8;
 
 /// Makes views out of what a registry says.
 #[derive(Debug)]
-pub(crate) struct Teller {
+pub(crate) struct ViewSender {
     sender: Sender<View>,
 }
 
-impl Teller {
+impl ViewSender {
     pub(crate) fn new(sender: Sender<View>) -> Self {
         Self { sender }
     }
@@ -92,33 +92,24 @@ impl Teller {
 
 #[cfg(test)]
 mod tests {
-    use placement::State;
     use tokio::sync::watch::channel;
 
     use super::*;
 
     fn member(name: &str) -> Member {
-        Member {
-            name: name.to_owned(),
-            url: "http://a".to_owned(),
-            zone: String::new(),
-            capacity_bytes: 1,
-            state: State::Serving,
-            healthy: true,
-            load: 0.0,
-        }
+        Member::new(name, "http://a")
     }
 
     #[test]
     fn the_last_known_members_stay_and_it_is_said_since_when_and_why() {
         let (sender, mut view) = channel(View::default());
-        let teller = Teller::new(sender);
-        teller.lost("down");
+        let views = ViewSender::new(sender);
+        views.lost("down");
         assert!(matches!(
             view.borrow_and_update().freshness,
             Freshness::LastKnown { .. }
         ));
-        teller.learned(vec![member("b"), member("a")], vec![]);
+        views.learned(vec![member("b"), member("a")], vec![]);
         let names: Vec<String> = view
             .borrow_and_update()
             .members
@@ -126,21 +117,21 @@ mod tests {
             .map(|it| it.name.clone())
             .collect();
         assert_eq!(names, ["a", "b"]);
-        teller.learned(vec![member("a"), member("b")], vec![]);
+        views.learned(vec![member("a"), member("b")], vec![]);
         assert!(!view.has_changed().unwrap());
         for reason in ["down", "down", "still down"] {
-            teller.lost(reason);
+            views.lost(reason);
         }
         let last = view.borrow_and_update().clone();
         assert_eq!(last.members.len(), 2);
         assert!(matches!(last.freshness, Freshness::LastKnown { why, .. } if why == "still down"));
-        teller.learned(vec![], vec![]);
+        views.learned(vec![], vec![]);
         let last = view.borrow_and_update().clone();
         assert_eq!(last.members.len(), 2);
         assert!(
             matches!(last.freshness, Freshness::LastKnown { why, .. } if why.contains("no members"))
         );
-        teller.learned(vec![member("c")], vec!["d: no".to_owned(); 20]);
+        views.learned(vec![member("c")], vec!["d: no".to_owned(); 20]);
         let now = view.borrow_and_update().clone();
         assert_eq!(
             (now.freshness, now.members.len(), now.refused.len()),
@@ -151,7 +142,7 @@ mod tests {
     #[test]
     fn a_fleet_that_never_had_members_is_empty_and_current() {
         let (sender, view) = channel(View::default());
-        Teller::new(sender).learned(vec![], vec![]);
+        ViewSender::new(sender).learned(vec![], vec![]);
         assert_eq!(view.borrow().freshness, Freshness::Current);
     }
 }

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use placement::{Member, State};
-use registry::{Freshness, Publication, PublishSettings, RegistrySettings, View, publish, watch};
-use support::{PATIENCE, RealEtcd, names, serve, until};
+use registry::{
+    EtcdSettings, Freshness, Publication, PublishSettings, RegistrySettings, View, publish, watch,
+};
+use support::{Certificates, PATIENCE, RealEtcd, names, serve, until};
 use tokio::sync::{oneshot, watch as channel};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -43,15 +45,7 @@ impl Edge {
         })
         .await;
         let settings = PublishSettings {
-            member: Member {
-                name: name.to_owned(),
-                url: format!("http://{name}"),
-                zone: String::new(),
-                capacity_bytes: 1,
-                state: State::Serving,
-                healthy: true,
-                load: 0.0,
-            },
+            member: Member::new(name, format!("http://{name}")),
             listener: listener.to_string(),
             send_bits_a_second: 8_000_000,
             lease: Duration::from_secs(2),
@@ -179,6 +173,41 @@ async fn while_etcd_is_killed_the_last_members_stay_and_it_heals_by_itself() {
     // What changes after that is seen: the watch is one of the new server.
     let _other = Edge::start(&etcd, "other").await;
     until(&mut watch, |view| view.members.len() == 2).await;
+}
+
+#[tokio::test]
+async fn over_tls_both_sides_show_certificates_of_the_authority_that_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let certificates = Certificates::make(folder.path());
+    let Some(etcd) = RealEtcd::start_with(folder.path(), Some(certificates)) else {
+        return;
+    };
+    let mut right = watch(&RegistrySettings::Etcd(etcd.settings())).unwrap();
+    let _edge = Edge::start(&etcd, "edge").await;
+    let view = until(&mut right, |view| view.members.len() == 1).await;
+    assert_eq!(view.freshness, Freshness::Current);
+    // It is there. Who has no certificate, or does not know its authority, is not let in.
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let other = Certificates::make(&other);
+    let nobody = EtcdSettings {
+        identity: None,
+        ..etcd.settings()
+    };
+    let stranger = EtcdSettings {
+        identity: Some(other.identity),
+        ..etcd.settings()
+    };
+    let distrusting = EtcdSettings {
+        ca: Some(other.ca),
+        ..etcd.settings()
+    };
+    for settings in [nobody, stranger, distrusting] {
+        let mut wrong = watch(&RegistrySettings::Etcd(settings)).unwrap();
+        let view = until(&mut wrong, |view| view.freshness != Freshness::Waiting).await;
+        assert!(is_lost(&view), "{view:?}");
+        assert_eq!(view.members.len(), 0);
+    }
 }
 
 #[tokio::test]

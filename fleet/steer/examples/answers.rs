@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use placement::{Member, State};
+use placement::Member;
 use registry::{Freshness, View};
 use steer::request::Question;
 use steer::settings::Settings;
@@ -18,13 +18,12 @@ fn main() {
     let steering = Steering::new(&settings.expect("these are right")).expect("these are right");
     for count in [10_u32, 100, 1_000, 10_000] {
         let member = |number: u32| Member {
-            name: format!("edge-{number:05}"),
-            url: format!("https://edge-{number:05}.example"),
-            zone: String::new(),
             capacity_bytes: 8_000_000_000_000,
-            state: State::Serving,
-            healthy: true,
             load: 0.25,
+            ..Member::new(
+                format!("edge-{number:05}"),
+                format!("https://edge-{number:05}.example"),
+            )
         };
         steering.take(&View {
             members: Arc::new((0..count).map(member).collect()),

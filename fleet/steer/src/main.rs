@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
@@ -26,6 +26,7 @@ use steer::write::Writer;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch::Receiver;
+use tokio::task::spawn_blocking;
 
 /// Tells players which edges of a fleet to ask, and publishes edges
 ///
@@ -66,7 +67,7 @@ enum Command {
     Write {
         /// The settings, TOML
         file: PathBuf,
-        /// The directory; it may be the one that Atlas serves
+        /// The directory, which Atlas serves; not the target of atlas-fill, which would remove the files
         directory: PathBuf,
         /// Ends after the first time
         #[arg(long)]
@@ -76,7 +77,7 @@ enum Command {
     Share {
         /// The settings, TOML
         file: PathBuf,
-        /// The library's manifest, JSON lines as of atlas-fill
+        /// The library's manifest, JSON lines as of atlas-fill; it is read again when it is another file
         library: PathBuf,
         /// The file to write, whose name is `manifest` of atlas-fill
         out: PathBuf,
@@ -231,34 +232,56 @@ async fn write(settings: &Settings, directory: PathBuf, once: bool) -> Result<()
     Ok(())
 }
 
+/// How often the library's file is looked at.
+const LIBRARY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long after a share could not be written it is tried again with the same library and the same members.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
 async fn share_for_ever(settings: &Settings, share: Share, once: bool) -> Result<()> {
     let stop = told_to_end()?;
     let settle = Duration::from_secs(settings.write.settle_seconds);
     let watch = registry::watch(&settings.registry)?;
     let mut view = watch.view.clone();
     let work = async {
-        let mut told = None;
+        let mut written_for = None;
+        let mut failed_for = None;
         loop {
             let now = heard(&mut view).await?;
             let holders = holders_of(&now.members);
-            if told.as_ref() != Some(&holders) {
-                let settled = told.is_none() || is_settled(&mut view, &holders, settle).await;
-                if !settled {
-                    continue;
-                }
+            let is_moved = written_for.as_ref().is_some_and(|(it, _)| *it != holders);
+            if is_moved && !is_settled(&mut view, &holders, settle).await {
+                continue;
+            }
+            let looked = share.clone();
+            let library = spawn_blocking(move || looked.manifest_state()).await?;
+            let wanted = Some((holders, library));
+            let has_just_failed = failed_for
+                .as_ref()
+                .is_some_and(|(it, since): &(_, Instant)| {
+                    *it == wanted && since.elapsed() < RETRY_AFTER
+                });
+            if written_for != wanted && !has_just_failed {
                 let (share, members) = (share.clone(), Arc::clone(&now.members));
-                let shared = tokio::task::spawn_blocking(move || share.write(&members)).await?;
-                match shared {
-                    Ok(it) => tracing::info!("{} of {} lines are this edge's", it.held, it.all),
+                match spawn_blocking(move || share.write(&members)).await? {
+                    Ok(it) => {
+                        tracing::info!("{} of {} lines are this edge's", it.held, it.all);
+                        written_for = wanted;
+                    }
                     Err(error) if once => return Err(error),
-                    Err(error) => tracing::error!("{error:#}"),
+                    Err(error) => {
+                        tracing::error!("{error:#}");
+                        failed_for = Some((wanted, Instant::now()));
+                    }
                 }
-                told = Some(holders);
             }
             if once {
                 return Ok(());
             }
-            view.changed().await?;
+            tokio::select! {
+                changed = view.changed() => changed?,
+                () = tokio::time::sleep(LIBRARY_INTERVAL) => {}
+            }
         }
     };
     tokio::select! {
@@ -345,7 +368,7 @@ async fn write_now(writer: Option<Arc<Writer>>, steering: Arc<Steering>) -> Resu
     let Some(writer) = writer else {
         return Ok(());
     };
-    let written = tokio::task::spawn_blocking(move || writer.write(&steering)).await??;
+    let written = spawn_blocking(move || writer.write(&steering)).await??;
     tracing::info!(
         "manifests: {} written, {} as they were",
         written.changed,

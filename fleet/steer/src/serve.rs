@@ -1,7 +1,8 @@
 //! The HTTP service: GET and HEAD, no bodies, one task for each connection.
 //!
 //! Bounded by `connections_max`: those beyond wait in the kernel's queue. A head has at most [`HEAD_BYTES_MAX`] and
-//! [`FIELDS_MAX`] fields, and `idle_timeout_seconds` to come.
+//! [`FIELDS_MAX`] fields, and `idle_timeout_seconds` to come; a client that takes nothing of its answers for so long is
+//! given up, too.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,6 +20,7 @@ use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use registry::Freshness;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -235,10 +237,12 @@ pub async fn run(
 ) {
     let connections = Arc::new(Semaphore::new(settings.connections_max));
     let graceful = GracefulShutdown::new();
+    let idle = Duration::from_secs(settings.idle_timeout_seconds);
+    let idle_ms = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(settings.idle_timeout_seconds))
+        .header_read_timeout(idle)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(FIELDS_MAX);
     let accept = async {
@@ -253,6 +257,8 @@ pub async fn run(
                     continue;
                 }
             };
+            // A connection that the kernel cannot set this of is gone.
+            let _ = set_tcp_user_timeout(&stream, idle_ms);
             count(&service.counters.accepted);
             service.counters.open.fetch_add(1, Ordering::Relaxed);
             let answering = Arc::clone(&service);

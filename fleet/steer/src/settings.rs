@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use placement::{Layout, Member, State};
+use placement::{Layout, Member};
 use registry::{EtcdSettings, PublishSettings, RegistrySettings};
 use serde::Deserialize;
 
@@ -187,7 +187,7 @@ impl Settings {
             "[steer] base_pathway is {base:?}: letters, digits, '.', '-' and '_' are possible"
         );
         if let Some(origin) = &steer.origin {
-            let edge = member("origin", origin);
+            let edge = Member::new("origin", origin);
             edge.check().context("[steer] origin")?;
         }
         if let Some(table) = &settings.publish {
@@ -242,7 +242,7 @@ impl PublishTable {
         let member = Member {
             zone: self.zone.clone(),
             capacity_bytes: self.capacity_bytes,
-            ..member(&name, &self.url)
+            ..Member::new(name, &self.url)
         };
         member.check().context("[publish]")?;
         ensure!(
@@ -260,18 +260,6 @@ impl PublishTable {
             send_bits_a_second: self.send_bits_a_second,
             lease: Duration::from_secs(self.lease_seconds),
         })
-    }
-}
-
-fn member(name: &str, url: &str) -> Member {
-    Member {
-        name: name.to_owned(),
-        url: url.to_owned(),
-        zone: String::new(),
-        capacity_bytes: 1,
-        state: State::Serving,
-        healthy: true,
-        load: 0.0,
     }
 }
 

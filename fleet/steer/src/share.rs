@@ -1,12 +1,13 @@
 //! An edge's share of the library's manifest: what its `atlas-fill` should want.
 //!
 //! The library's manifest is that of `atlas-fill`, a JSON object a line with a `name`. The lines of the titles that this
-//! edge holds go into a file of their own, unchanged, which replaces the one before when it is whole. Bounded by
-//! [`LINE_BYTES_MAX`]; no more than a line is kept in memory.
+//! edge holds go into a file of their own, unchanged, which replaces the one before when it is whole. It is written again
+//! when the library's file is another, so that is to be renamed into place as well. Bounded by [`LINE_BYTES_MAX`]; no more
+//! than a line is kept in memory.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +27,9 @@ pub struct Share {
     edge: Member,
     layout: Layout,
 }
+
+/// What of a file's status changes when its content does: its inode, length, and the time of its change.
+pub type FileState = (u64, u64, i64, i64);
 
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,14 @@ impl Share {
             edge,
             layout,
         }
+    }
+
+    /// Of the library's file; `None` if it cannot be looked at.
+    #[must_use]
+    pub fn manifest_state(&self) -> Option<FileState> {
+        let status = std::fs::metadata(&self.manifest).ok()?;
+        let (seconds, nanos) = (status.mtime(), status.mtime_nsec());
+        Some((status.ino(), status.len(), seconds, nanos))
     }
 
     /// Writes the share that follows from these members. The edge itself counts as one of them, serving: it is filled
@@ -128,15 +140,7 @@ mod tests {
     use super::*;
 
     fn edge(number: u32) -> Member {
-        Member {
-            name: format!("e{number}"),
-            url: "http://e".to_owned(),
-            zone: String::new(),
-            capacity_bytes: 1,
-            state: State::Serving,
-            healthy: true,
-            load: 0.0,
-        }
+        Member::new(format!("e{number}"), "http://e")
     }
 
     fn layout() -> Layout {

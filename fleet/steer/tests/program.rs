@@ -7,6 +7,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use steer::settings::Settings;
 
@@ -171,6 +173,51 @@ fn an_edge_is_told_its_share_of_the_library() {
     lines.sort();
     lines.dedup();
     assert_eq!(lines.len(), 40);
+}
+
+#[test]
+fn the_share_is_written_again_when_the_library_changes_or_could_be_read() {
+    let publish = "[publish]\nname = \"e1\"\nurl = \"http://e\"\ncapacity_bytes = 1\nsend_bits_a_second = 1\n";
+    let folder = folder(publish);
+    let path = |name: &str| folder.path().join(name);
+    let mut command = program();
+    command
+        .arg("share")
+        .args([path("steer.toml"), path("library"), path("out")]);
+    let mut child = Ended(command.spawn().unwrap());
+    let (sender, lines) = channel();
+    let stderr = BufReader::new(child.0.stderr.take().unwrap());
+    std::thread::spawn(move || {
+        stderr
+            .lines()
+            .map_while(Result::ok)
+            .all(|line| sender.send(line).is_ok())
+    });
+    let wait_for = |text: &str| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|_| panic!("no line with {text}"));
+            if line.contains(text) {
+                return;
+            }
+        }
+    };
+    let write = |count: usize| {
+        let library: String = (0..count)
+            .map(|n| format!("{{\"name\":\"film-{n}/\"}}\n"))
+            .collect();
+        fs::write(path("new"), library).unwrap();
+        fs::rename(path("new"), path("library")).unwrap();
+        wait_for(&format!("{count} of {count} lines are this edge's"));
+    };
+    wait_for("No such file");
+    for count in [3, 4] {
+        write(count);
+        let share = fs::read_to_string(path("out")).unwrap();
+        assert_eq!(share.lines().count(), count);
+    }
 }
 
 #[test]

@@ -31,13 +31,8 @@ struct Running {
 
 fn member(name: &str, zone: &str) -> Member {
     Member {
-        name: name.to_owned(),
-        url: format!("http://{name}.example:81"),
         zone: zone.to_owned(),
-        capacity_bytes: 1,
-        state: State::Serving,
-        healthy: true,
-        load: 0.0,
+        ..Member::new(name, format!("http://{name}.example:81"))
     }
 }
 
@@ -339,6 +334,30 @@ async fn what_is_refused_has_its_status() {
     );
     let refused = running.service.counters.refused.load(Ordering::Relaxed);
     assert!(refused >= 8, "{refused}");
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_its_answers_is_given_up() {
+    let running = start("[steer]\nconnections_max = 1\nidle_timeout_seconds = 1\n").await;
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let (reader, mut writer) = stream.into_split();
+    let asking = tokio::spawn(async move {
+        let requests = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
+        // More answers than the sockets' buffers hold.
+        for _ in 0..100 {
+            if writer.write_all(requests.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    });
+    // There is room for another when that one is gone.
+    let reply = get(running.address, "/metrics", "").await;
+    assert!(
+        reply.contains("atlas_steer_accepted_connections_total 2\n"),
+        "{reply}"
+    );
+    drop(reader);
+    asking.await.unwrap();
 }
 
 #[tokio::test]

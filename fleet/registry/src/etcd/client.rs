@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::http::{CALL_TIMEOUT, Lines, RegistryError, body, chain, client};
+use crate::http::{CALL_TIMEOUT, Lines, RegistryError, body, chain, client, late};
 use crate::settings::EtcdSettings;
 
 /// Most endpoints of a cluster.
@@ -122,6 +122,14 @@ impl Etcd {
             (None, None) => None,
             _ => return wrong("user and password_file go together".to_owned()),
         };
+        let is_plain = |it: &&String| !it.starts_with("https://");
+        if user.is_some()
+            && let Some(plain) = settings.endpoints.iter().find(is_plain)
+        {
+            return wrong(format!(
+                "user: {plain:?} is no https://, and the password would be readable on its way"
+            ));
+        }
         let endpoints = settings.endpoints.iter();
         Ok(Self {
             client: client(settings.ca.as_deref(), settings.identity.as_deref())?,
@@ -142,8 +150,7 @@ impl Etcd {
         question: &impl Serialize,
     ) -> Result<A, RegistryError> {
         let (whom, response) = self.send(path, question).await?;
-        let bytes = timeout(CALL_TIMEOUT, body(&whom, response)).await;
-        let bytes = bytes.unwrap_or_else(|_| Err(late(&whom)))?;
+        let bytes = body(&whom, response).await?;
         let read = serde_json::from_slice(&bytes);
         read.map_err(|error| RegistryError::Malformed(whom, error.to_string()))
     }
@@ -244,13 +251,6 @@ impl Etcd {
     }
 }
 
-fn late(whom: &str) -> RegistryError {
-    RegistryError::Unreachable(format!(
-        "{whom} did not answer within {} s",
-        CALL_TIMEOUT.as_secs()
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,6 +307,14 @@ mod tests {
                     ..settings(&["http://a"], "/a")
                 },
                 "go together",
+            ),
+            (
+                EtcdSettings {
+                    user: Some("me".into()),
+                    password_file: Some("/nonexistent".into()),
+                    ..settings(&["https://a", "http://b"], "/a")
+                },
+                "\"http://b\" is no https://",
             ),
             (
                 EtcdSettings {

@@ -3,6 +3,8 @@
 //! A watch that no longer tells is worse than one that ends. So beside it the newest revision of the keys is asked for
 //! every few seconds: an etcd that does not answer is lost then, and a watch that lags behind twice in a row is begun
 //! anew from a list.
+//!
+//! A view is a copy of all members, so changes that come together are one: a view is made [`VIEW_AFTER`] after the first.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -11,28 +13,31 @@ use std::time::Duration;
 use placement::{MEMBERS_MAX, Member, parse_member};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::client::{Etcd, Header, KeyValue, encoded, number, range_end};
 use crate::backoff::Backoff;
 use crate::http::{Lines, RegistryError};
-use crate::view::Teller;
+use crate::view::ViewSender;
 
 /// How often the newest revision is asked for beside a watch.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long after a change a view is made, for those that come meanwhile.
+const VIEW_AFTER: Duration = Duration::from_millis(100);
 
 /// A line of a watch.
 #[derive(Debug, Deserialize)]
 struct Line {
     #[serde(default)]
-    result: Option<Told>,
+    result: Option<WatchReply>,
     #[serde(default)]
     error: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Told {
+struct WatchReply {
     header: Header,
     events: Vec<Event>,
     canceled: bool,
@@ -84,7 +89,16 @@ impl Edges {
         }
     }
 
-    fn tell(&self, teller: &Teller) {
+    /// Whether nobody is left after this. Such a list is not believed; what is known last before it should be the newest.
+    fn would_be_empty(&self, event: &Event) -> bool {
+        event.kind == "DELETE"
+            && self
+                .keys
+                .iter()
+                .all(|(key, edge)| edge.is_err() || *key == event.kv.key)
+    }
+
+    fn send(&self, views: &ViewSender) {
         let (mut members, mut refused) = (Vec::new(), Vec::new());
         for edge in self.keys.values() {
             match edge {
@@ -92,16 +106,16 @@ impl Edges {
                 Err(why) => refused.push(why.clone()),
             }
         }
-        teller.learned(members, refused);
+        views.learned(members, refused);
     }
 }
 
 /// Tells of the edges, for ever.
-pub(crate) async fn follow(etcd: Etcd, teller: Teller) {
+pub(crate) async fn follow(etcd: Etcd, views: ViewSender) {
     let mut backoff = Backoff::new();
     loop {
-        let Err(error) = session(&etcd, &teller, &mut backoff).await;
-        teller.lost(&error.to_string());
+        let Err(error) = session(&etcd, &views, &mut backoff).await;
+        views.lost(&error.to_string());
         tokio::time::sleep(backoff.wait()).await;
     }
 }
@@ -109,7 +123,7 @@ pub(crate) async fn follow(etcd: Etcd, teller: Teller) {
 /// A list and the watch behind it, until something is wrong.
 async fn session(
     etcd: &Etcd,
-    teller: &Teller,
+    views: &ViewSender,
     backoff: &mut Backoff,
 ) -> Result<Infallible, RegistryError> {
     let list = etcd.range(json!({"limit": MEMBERS_MAX})).await?;
@@ -117,9 +131,23 @@ async fn session(
     for pair in &list.kvs {
         edges.put(pair, &etcd.prefix);
     }
-    let mut lines = begin(etcd, list.header.revision + 1).await?;
-    edges.tell(teller);
+    let mut lines = begin(etcd, list.header.revision.saturating_add(1)).await?;
+    edges.send(views);
     backoff.reset();
+    let ended = follow_lines(etcd, &mut lines, &mut edges, views).await;
+    // What came last, before it is said that this is not known to be so any more.
+    edges.send(views);
+    ended
+}
+
+/// Applies what a watch says, until something is wrong.
+async fn follow_lines(
+    etcd: &Etcd,
+    lines: &mut Lines,
+    edges: &mut Edges,
+    views: &ViewSender,
+) -> Result<Infallible, RegistryError> {
+    let mut view_due: Option<Instant> = None;
     let mut ticks = interval(LIVENESS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.reset();
@@ -127,12 +155,18 @@ async fn session(
     loop {
         tokio::select! {
             line = lines.next() => {
-                let told = read(&line?)?;
-                for event in &told.events {
-                    edges.apply(event, &etcd.prefix);
+                for event in &read(&line?)?.events {
                     // One that says that it drains and is gone then is known as such.
-                    edges.tell(teller);
+                    if view_due.is_some() && edges.would_be_empty(event) {
+                        edges.send(views);
+                    }
+                    edges.apply(event, &etcd.prefix);
+                    view_due.get_or_insert_with(|| Instant::now() + VIEW_AFTER);
                 }
+            }
+            () = sleep_until(view_due.unwrap_or_else(Instant::now)), if view_due.is_some() => {
+                edges.send(views);
+                view_due = None;
             }
             _ = ticks.tick() => {
                 let newest = json!({
@@ -166,24 +200,24 @@ async fn begin(etcd: &Etcd, revision: i64) -> Result<Lines, RegistryError> {
     Ok(lines)
 }
 
-fn read(line: &[u8]) -> Result<Told, RegistryError> {
+fn read(line: &[u8]) -> Result<WatchReply, RegistryError> {
     let malformed = |why: String| RegistryError::Malformed("etcd".to_owned(), why);
     let line: Line = serde_json::from_slice(line).map_err(|error| malformed(error.to_string()))?;
     let ended = |why: String| RegistryError::Ended("etcd".to_owned(), why);
     if let Some(error) = line.error {
         return Err(ended(format!(": {error}")));
     }
-    let told = line
+    let reply = line
         .result
         .ok_or_else(|| malformed("a line without a result".to_owned()))?;
-    if told.canceled || told.compact_revision > 0 {
-        let reason = &told.cancel_reason;
+    if reply.canceled || reply.compact_revision > 0 {
+        let reason = &reply.cancel_reason;
         return Err(ended(format!(
             " at revision {}: {reason} (compacted to {})",
-            told.header.revision, told.compact_revision
+            reply.header.revision, reply.compact_revision
         )));
     }
-    Ok(told)
+    Ok(reply)
 }
 
 #[cfg(test)]
@@ -209,8 +243,8 @@ mod tests {
         edges.put(&pair("b", "{", 4), "/e/");
         edges.put(&pair("c", &value("d"), 5), "/e/");
         let (sender, view) = tokio::sync::watch::channel(crate::View::default());
-        let teller = Teller::new(sender);
-        edges.tell(&teller);
+        let views = ViewSender::new(sender);
+        edges.send(&views);
         let told = view.borrow().clone();
         assert_eq!(told.members.len(), 1);
         assert!(told.refused[0].starts_with("/e/b: "), "{:?}", told.refused);
@@ -227,12 +261,20 @@ mod tests {
             },
             "/e/",
         );
-        edges.tell(&teller);
+        edges.send(&views);
         assert_eq!(
             (view.borrow().members.len(), view.borrow().refused.len()),
             (2, 0)
         );
         assert_eq!(edges.newest, 7);
+        let gone = |name: &str| Event {
+            kind: "DELETE".to_owned(),
+            kv: pair(name, "", 8),
+        };
+        assert!(!edges.would_be_empty(&gone("a")));
+        edges.apply(&gone("c"), "/e/");
+        edges.put(&pair("odd", "{", 9), "/e/");
+        assert!(edges.would_be_empty(&gone("a")) && !edges.would_be_empty(&gone("odd")));
     }
 
     #[test]

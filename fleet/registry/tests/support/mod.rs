@@ -10,11 +10,14 @@
 )]
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
+};
 use registry::{EtcdSettings, View, Watch};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -69,16 +72,68 @@ pub async fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'stati
     address
 }
 
+/// Certificates for an etcd on the loopback and its clients, all of one authority.
+#[derive(Clone)]
+pub struct Certificates {
+    /// The authority's.
+    pub ca: PathBuf,
+    /// A client's certificate and its key.
+    pub identity: PathBuf,
+    server: PathBuf,
+    server_key: PathBuf,
+}
+
+impl Certificates {
+    /// Makes them in a folder.
+    pub fn make(folder: &Path) -> Self {
+        let key = || KeyPair::generate().expect("keys can be made");
+        let mut authority = CertificateParams::new([]).expect("no names are right");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority
+            .distinguished_name
+            .push(DnType::CommonName, "authority");
+        let authority = CertifiedIssuer::self_signed(authority, key()).expect("it can be signed");
+        let issue = |name: &str| {
+            let mut params = CertificateParams::new([name.to_owned()]).expect("a name is right");
+            params.distinguished_name = DistinguishedName::new();
+            params.distinguished_name.push(DnType::CommonName, name);
+            let key = key();
+            let certificate = params.signed_by(&key, &authority);
+            let certificate = certificate.expect("it can be signed").pem();
+            (certificate, key.serialize_pem())
+        };
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("the folder can be written");
+            path
+        };
+        let (server, server_key) = issue("127.0.0.1");
+        let (client, client_key) = issue("client");
+        Self {
+            ca: write("ca.pem", &authority.pem()),
+            identity: write("client.pem", &(client + &client_key)),
+            server: write("server.pem", &server),
+            server_key: write("server.key", &server_key),
+        }
+    }
+}
+
 /// A real etcd on the loopback, ended when this is dropped.
 pub struct RealEtcd {
     child: Child,
     pub client: u16,
     peer: u16,
+    certificates: Option<Certificates>,
 }
 
 impl RealEtcd {
     /// Starts one, or says why this cannot be tried.
     pub fn start(folder: &Path) -> Option<Self> {
+        Self::start_with(folder, None)
+    }
+
+    /// The same, over TLS with certificates of both sides.
+    pub fn start_with(folder: &Path, certificates: Option<Certificates>) -> Option<Self> {
         let mut command = Command::new("etcd");
         command.arg("--version");
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -92,15 +147,17 @@ impl RealEtcd {
         };
         let (client, peer) = (free(), free());
         Some(Self {
-            child: Self::spawn(folder, client, peer),
+            child: Self::spawn(folder, client, peer, certificates.as_ref()),
             client,
             peer,
+            certificates,
         })
     }
 
-    fn spawn(folder: &Path, client: u16, peer: u16) -> Child {
+    fn spawn(folder: &Path, client: u16, peer: u16, certificates: Option<&Certificates>) -> Child {
+        let scheme = certificates.map_or("http", |_| "https");
         let (client, peer) = (
-            format!("http://127.0.0.1:{client}"),
+            format!("{scheme}://127.0.0.1:{client}"),
             format!("http://127.0.0.1:{peer}"),
         );
         let mut command = Command::new("etcd");
@@ -120,6 +177,12 @@ impl RealEtcd {
             &peer,
         ]);
         command.args(["--initial-cluster", &format!("one={peer}")]);
+        if let Some(it) = certificates {
+            command.arg("--cert-file").arg(&it.server);
+            command.arg("--key-file").arg(&it.server_key);
+            command.arg("--trusted-ca-file").arg(&it.ca);
+            command.arg("--client-cert-auth");
+        }
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -135,15 +198,18 @@ impl RealEtcd {
 
     /// Starts it again where it was.
     pub fn restart(&mut self, folder: &Path) {
-        self.child = Self::spawn(folder, self.client, self.peer);
+        let certificates = self.certificates.as_ref();
+        self.child = Self::spawn(folder, self.client, self.peer, certificates);
     }
 
     pub fn settings(&self) -> EtcdSettings {
+        let certificates = self.certificates.as_ref();
+        let scheme = certificates.map_or("http", |_| "https");
         EtcdSettings {
-            endpoints: vec![format!("http://127.0.0.1:{}", self.client)],
+            endpoints: vec![format!("{scheme}://127.0.0.1:{}", self.client)],
             prefix: "/atlas/edges/".to_owned(),
-            ca: None,
-            identity: None,
+            ca: certificates.map(|it| it.ca.clone()),
+            identity: certificates.map(|it| it.identity.clone()),
             user: None,
             password_file: None,
         }
