@@ -224,7 +224,8 @@ pub trait Link {
     /// those that had reached it before.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the link can't hand over to another process; what the kernel said.
+    /// `EOPNOTSUPP` if the link can't hand over to another process; `EBUSY` if the device goes on reading slots on loan, and
+    /// the link goes on as before; what the kernel said.
     fn set_receiving(&mut self, is_receiving: bool) -> Result<(), i32> {
         let _ = is_receiving;
         Err(libc::EOPNOTSUPP)

@@ -8,16 +8,18 @@
 
 mod common;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::Command;
 
 use clock::Instant;
 use common::{
     Peer, RawSocket, Segment, connect, connect_queues, eventually, in_namespace, ip, is_large,
-    open_xdp, receive_until, send, send_large, set_queues, talk,
+    open_queue, open_xdp, receive_until, send, send_large, set_queues, talk,
 };
+use counters::CounterSet as _;
 use link::{
-    AttachMode, CopyReason, Link, Sent, SetupError, Xdp, XdpConfig, XdpPacket, XdpShape, ZeroCopy,
+    AttachMode, CopyReason, Link, LinkCounters, Sent, SetupError, Xdp, XdpConfig, XdpPacket,
+    XdpShape, ZeroCopy,
 };
 use memory::{Arena, ArenaConfig, PageKind};
 use wire::MacAddress;
@@ -51,20 +53,7 @@ impl Shared for Xdp {
 
 impl Shared for XdpPacket {
     fn open(config: &XdpConfig) -> Option<Self> {
-        let mut link = None;
-        // A process that another test forks holds a program that we have just let go of until it execs.
-        eventually(|| match Self::open_queues(config) {
-            Err(SetupError::ProgramAttached { .. }) => false,
-            Err(error @ (SetupError::NoXdp | SetupError::NotPermitted { .. })) => {
-                eprintln!("SKIPPED: {error}");
-                true
-            }
-            opened => {
-                link = opened.unwrap().pop();
-                true
-            }
-        });
-        link
+        open_queue(|| Self::open_queues(config))
     }
 
     fn share(&self) -> (XdpShape, Vec<OwnedFd>) {
@@ -134,6 +123,24 @@ fn receive_numbered(link: &mut impl Link, numbers: std::ops::Range<u8>) {
     }
 }
 
+/// Cells and descriptors add up, and nothing counts backwards.
+fn assert_counted(link: &impl Link, config: &XdpConfig, before: &LinkCounters) {
+    let now = link.counters();
+    let cells = u64::from(config.receive_cells);
+    assert_eq!(now.offered_cells, now.received_cells + cells);
+    assert!(
+        (now.received_cells..=now.offered_cells).contains(&now.accepted_cells),
+        "{now:?}"
+    );
+    assert!(
+        now.completed_descriptors <= now.queued_descriptors,
+        "{now:?}"
+    );
+    for (earlier, later) in before.as_pairs().into_iter().zip(now.as_pairs()) {
+        assert!(earlier.1 <= later.1, "{earlier:?}, then {later:?}");
+    }
+}
+
 fn try_hand_over<L: Shared>(config: &XdpConfig, at: &'static str) {
     let peer = connect();
     let Some(mut old) = L::open(config) else {
@@ -157,6 +164,7 @@ fn try_hand_over<L: Shared>(config: &XdpConfig, at: &'static str) {
     send_numbered(&peer, mac, at, 20..30);
     assert_eq!(old.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
     assert!(old.poll_fd().is_none() && old.writable_fd().is_some());
+    let of_old = old.counters();
     for _ in 0..2 {
         new.set_receiving(true).unwrap();
     }
@@ -179,11 +187,14 @@ fn try_hand_over<L: Shared>(config: &XdpConfig, at: &'static str) {
         send_numbered(&peer, mac, at, 0..60);
         receive_numbered(&mut new, 0..60);
     }
+    assert_counted(&new, config, &LinkCounters::default());
+    assert_counted(&old, config, &of_old);
     // It ends in the midst, as if killed: the old one goes on with what it left.
     send_numbered(&peer, mac, at, 0..5);
     receive_numbered(&mut new, 0..2);
     drop(new);
     old.set_receiving(true).unwrap();
+    assert_counted(&old, config, &of_old);
     assert_eq!(program(), first, "its own again");
     receive_numbered(&mut old, 2..5);
     for _ in 0..40 {
@@ -195,6 +206,7 @@ fn try_hand_over<L: Shared>(config: &XdpConfig, at: &'static str) {
         Ok(Sent::Copied)
     );
     arriving.receive(is_large);
+    assert_counted(&old, config, &of_old);
     let counters = old.counters();
     assert_eq!((counters.receive_errors, counters.overflow_frames), (0, 0));
     assert_eq!((counters.lost_frames, counters.full_frames), (0, 0));
@@ -261,6 +273,12 @@ fn frames_that_the_one_before_has_left_in_the_ring_leave_and_others_by_the_packe
         let lost = send_large(&mut new, MacAddress([2; 6]), 1_000);
         assert!(lost.is_err(), "{lost:?}");
         assert_eq!(new.counters().queued_descriptors, 0);
+        let is_of_rings = |link: &Xdp| {
+            let descriptors = [link.writable_fd(), link.poll_fd()];
+            let [writable, readable] = descriptors.map(|it| it.unwrap().as_raw_fd());
+            writable == readable
+        };
+        assert!(!is_of_rings(&new), "the packet socket's room is waited for");
         let mut socket = peer.run(|| RawSocket::open("v1"));
         ip("link set v0 up");
         let mut count = 0;
@@ -270,6 +288,7 @@ fn frames_that_the_one_before_has_left_in_the_ring_leave_and_others_by_the_packe
             let _ = send_large(&mut new, MacAddress([2; 6]), 1_000);
             new.counters().queued_descriptors > 0
         });
+        assert!(is_of_rings(&new));
         socket.receive(is_large);
         assert_eq!(new.counters().receive_errors, 0, "no stray cell");
     });

@@ -410,10 +410,16 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// Whether frames reach the link from now on: see [`Link::set_receiving`].
     ///
     /// # Errors
-    /// What the kernel said.
+    /// What the kernel said; the device has not given back all slots that it was lent.
     pub fn set_receiving(&mut self, is_receiving: bool) -> io::Result<()> {
         let set = self.link.set_receiving(is_receiving);
-        set.map_err(io::Error::from_raw_os_error)
+        set.map_err(|errno| match io::Error::from_raw_os_error(errno) {
+            error if !is_receiving && error.kind() == io::ErrorKind::ResourceBusy => {
+                let problem = "the network device has not sent all that it reads from slots";
+                io::Error::other(format!("{problem} ({error}): reload again"))
+            }
+            error => error,
+        })
     }
 
     /// The next packet for the other process of a take-over. To be polled after each round.

@@ -2,12 +2,14 @@
 //!
 //! It refuses to lend the bytes: they are copied in and out, so no reference is ever formed to what the
 //! kernel may write. Slots are the exception: their pages are mapped a second time, in place of an
-//! arena's, which alone accesses them there. Bound: the bytes it was made with.
+//! arena's, which alone accesses them there. It refuses a file of another process whose size is not what that says, since
+//! pages beyond a file's end cannot be accessed. Bound: the bytes it was made with.
 #![allow(
     unsafe_code,
     reason = "UNSAFETY: maps memory that the kernel shares, and copies in and out of it"
 )]
 
+use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -20,7 +22,9 @@ pub(super) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: nothing else of this process has the pages' address, and they are no thread's own.
+// SAFETY: the pages are no thread's own, and their address is used through this alone. Where slots are lent, an arena accesses
+// some of the pages at an address of its own, which this leaves alone; the kernel and another process access them, too, and
+// every access copies or is atomic.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -35,6 +39,20 @@ impl Mapping {
         let file = sys::memory_file(bytes)?;
         let mapping = Self::of_descriptor(file.as_fd(), 0, bytes)?;
         Ok((mapping, file))
+    }
+
+    /// All pages of a file that another process has made ([`Mapping::of_file`]).
+    ///
+    /// # Errors
+    /// `EPROTO` if it is no file of this size; the errno of mapping it.
+    pub(super) fn of_whole_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Self, i32> {
+        let metadata = file.try_clone_to_owned().map(File::from);
+        let metadata = metadata.and_then(|file| file.metadata());
+        let metadata = metadata.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        if !metadata.is_file() || metadata.len() != bytes as u64 {
+            return Err(libc::EPROTO);
+        }
+        Self::of_descriptor(file, 0, bytes)
     }
 
     /// Pages that a descriptor offers at `offset`.
@@ -180,6 +198,22 @@ mod tests {
         // SAFETY: the same.
         let refused = unsafe { map_over(place, 4_096, file.as_fd(), 1) };
         assert_eq!(refused, Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_file_of_another_size_and_what_is_no_file_is_not_mapped() {
+        let (mut pages, file) = Mapping::of_file(8_192).unwrap();
+        let mut other = Mapping::of_whole_file(file.as_fd(), 8_192).unwrap();
+        assert!(pages.copy_in(8_191, &[5]) && other.copy_in(0, &[6]));
+        let mut byte = [0];
+        assert!(other.copy_out(8_191, &mut byte) && byte == [5]);
+        for bytes in [0, 4_096, 8_191, 12_288] {
+            let refused = Mapping::of_whole_file(file.as_fd(), bytes);
+            assert_eq!(refused.map(drop), Err(libc::EPROTO), "{bytes}");
+        }
+        let device = std::fs::File::open("/dev/zero").unwrap();
+        let refused = Mapping::of_whole_file(device.as_fd(), 0);
+        assert_eq!(refused.map(drop), Err(libc::EPROTO));
     }
 
     #[test]

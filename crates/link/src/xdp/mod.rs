@@ -422,7 +422,7 @@ impl Xdp {
     }
 
     /// Whether frames leave by the packet socket: another process uses the rings, or has left frames in them.
-    fn is_bypassed(&mut self) -> bool {
+    const fn sends_by_packet_socket(&self) -> bool {
         !self.is_using || !self.queue.is_settled()
     }
 
@@ -680,7 +680,10 @@ impl Link for Xdp {
     }
 
     fn transmit(&mut self, now: Instant, frame: &Outgoing<'_>) -> Result<Sent, TransmitError> {
-        if self.is_bypassed()
+        if self.is_using && !self.queue.is_settled() {
+            self.queue.reap();
+        }
+        if self.sends_by_packet_socket()
             && let Some(sender) = &mut self.sender
         {
             return sender.transmit(now, frame);
@@ -756,7 +759,7 @@ impl Link for Xdp {
 
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.sender {
-            Some(sender) if !self.is_using => Some(sender.fd()),
+            Some(sender) if self.sends_by_packet_socket() => Some(sender.fd()),
             _ => self.poll_fd(),
         }
     }

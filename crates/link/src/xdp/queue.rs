@@ -229,13 +229,19 @@ pub(super) struct Queue {
     /// Descriptors that another process has queued and that have not come back. While there are some, it is not known
     /// which cells are free.
     others_descriptors: u32,
-    /// Cells put into the fill ring, and taken from the receive ring.
+    /// Cells put into the fill ring, taken from the receive ring, and, when another process began to use them, taken by the
+    /// kernel.
     offered_cells: u64,
     received_cells: u64,
+    accepted_before: u64,
     /// Of the frame whose last descriptor has not come yet.
     filled: Filled,
+    /// Whether its last descriptor has not come.
+    is_in_frame: bool,
     /// Cells taken that are not handed back yet.
     unreleased: u32,
+    /// Another process uses the rings.
+    is_paused: bool,
     /// The tag that frames have in cells, and nowhere else.
     tag: Option<[u8; TAG_BYTES]>,
     /// Whether a frame may have several descriptors.
@@ -267,7 +273,6 @@ impl Queue {
             .map_err(|errno| (QueueStep::Rings, errno))?;
         let mut queue = Self::of_parts(shape, layout, rings, (socket, memory, file));
         queue.slots_bytes = slots_bytes;
-        queue.offered_cells = receive_cells.into();
         for cell in 0..receive_cells {
             queue.rings.fill.push(place_of(cell));
         }
@@ -284,7 +289,7 @@ impl Queue {
         shape: Shape,
         (socket, file): (OwnedFd, OwnedFd),
     ) -> Result<Self, (QueueStep, i32)> {
-        let memory = Mapping::of_descriptor(file.as_fd(), 0, shape.bytes())
+        let memory = Mapping::of_whole_file(file.as_fd(), shape.bytes())
             .map_err(|errno| (QueueStep::Memory, errno))?;
         let entries = shape.transmit_entries();
         let rings = socket::map_rings(socket.as_fd(), shape.receive_cells, entries)
@@ -298,6 +303,7 @@ impl Queue {
         };
         let mut queue = Self::of_parts(shape, layout, rings, (socket, memory, file));
         queue.is_zero_copy = is_zero_copy;
+        queue.is_paused = true;
         Ok(queue)
     }
 
@@ -328,10 +334,13 @@ impl Queue {
             queued_descriptors: 0,
             completed_descriptors: 0,
             others_descriptors: 0,
-            offered_cells: 0,
+            offered_cells: shape.receive_cells.into(),
             received_cells: 0,
+            accepted_before: 0,
             filled: Filled::Bytes(0),
+            is_in_frame: false,
             unreleased: 0,
+            is_paused: false,
             tag: shape.tag,
             has_pieces: shape.has_pieces,
             layout,
@@ -358,31 +367,36 @@ impl Queue {
         Ok((shape, [socket, self.file.try_clone()?]))
     }
 
-    /// Goes on where another process has left the rings, which has stopped using them, in whatever way it did.
+    /// Leaves the rings to another process: what was queued comes back to that.
+    pub(super) fn pause(&mut self) {
+        self.release();
+        self.accepted_before = self.accepted_cells();
+        self.completed_descriptors = self.queued_descriptors;
+        let transmit_cells = u32::try_from(self.cell_count()).unwrap_or(u32::MAX);
+        let cells = self.receive_cells..self.receive_cells + transmit_cells;
+        self.free = cells.rev().collect();
+        self.is_in_flight.fill(false);
+        self.is_paused = true;
+    }
+
+    /// Goes on where another process has left the rings, which has stopped using them, in whatever way it did. What it
+    /// received and sent is not counted here: the cells to receive into are those of before, wherever they are now.
     pub(super) fn resume(&mut self) {
+        self.is_paused = false;
         self.rings.fill.resume_producing();
         self.rings.receive.resume_consuming();
         self.rings.transmit.resume_producing();
         self.rings.completion.resume_consuming();
         self.filled = Filled::Bytes(0);
+        self.is_in_frame = false;
         self.unreleased = 0;
-        // Of the kernel's point of view: what it has not read yet was offered.
-        self.offered_cells = self.rings.fill.unread_now().into();
-        self.received_cells = 0;
         // Each descriptor comes back once.
         let queued = self.rings.transmit.own_index();
         self.others_descriptors = queued.wrapping_sub(self.rings.completion.own_index());
-        let transmit_cells = u32::try_from(self.cell_count()).unwrap_or(u32::MAX);
-        let cells = self.receive_cells..self.receive_cells + transmit_cells;
-        self.free = cells.rev().collect();
-        self.is_in_flight.fill(false);
     }
 
-    /// Whether all that another process has queued has come back, so that frames can be.
-    pub(super) fn is_settled(&mut self) -> bool {
-        if self.others_descriptors > 0 {
-            self.reap();
-        }
+    /// Whether all that another process has queued has come back, as far as was reaped, so that frames can be queued.
+    pub(super) const fn is_settled(&self) -> bool {
         self.others_descriptors == 0
     }
 
@@ -519,12 +533,13 @@ impl Queue {
             self.filled = self.append(cell, descriptor);
             self.refill(cell);
             self.unreleased += 1;
-            if self.unreleased == RELEASE_EVERY {
-                self.release();
-            }
-            if descriptor.options & libc::XDP_PKT_CONTD == 0 {
+            self.is_in_frame = descriptor.options & libc::XDP_PKT_CONTD != 0;
+            if !self.is_in_frame {
                 break;
             }
+        }
+        if self.unreleased >= RELEASE_EVERY {
+            self.release();
         }
         Some(
             match std::mem::replace(&mut self.filled, Filled::Bytes(0)) {
@@ -590,9 +605,10 @@ impl Queue {
     }
 
     /// Hands the kernel back the cells of all frames that were taken, and wakes it if it waits for
-    /// them.
+    /// them. Of a frame whose last descriptor has not come it keeps them, and those before: another process that takes
+    /// over begins with a frame's first descriptor.
     pub(super) fn release(&mut self) {
-        if self.unreleased == 0 {
+        if self.unreleased == 0 || self.is_in_frame {
             return;
         }
         self.unreleased = 0;
@@ -856,10 +872,19 @@ impl Queue {
 
     /// Cells offered to the kernel, those that it took, and those that came back.
     pub(super) fn receive_counts(&self) -> [u64; 3] {
-        // Fewer than none: another process uses the ring.
+        let accepted = if self.is_paused {
+            self.accepted_before
+        } else {
+            self.accepted_cells()
+        };
+        [self.offered_cells, accepted, self.received_cells]
+    }
+
+    /// Never fewer than before, though another process may have left fewer with the kernel.
+    fn accepted_cells(&self) -> u64 {
         let unread = u64::from(self.rings.fill.unread_now());
         let accepted = self.offered_cells.saturating_sub(unread);
-        [self.offered_cells, accepted, self.received_cells]
+        accepted.max(self.accepted_before)
     }
 
     /// Descriptors put into the transmit ring, and those that have come back.

@@ -119,7 +119,7 @@ pub(super) fn open_queues(config: &XdpConfig, plan: Plan) -> Result<Vec<Xdp>, Se
         let others = shared.as_mut().and_then(|it| it.queues.pop_front());
         let shape = others.as_ref().map(|(shape, _)| *shape);
         let opened = match others {
-            Some(others) => Some(take_queue(config, device, others)?),
+            Some(others) => Some(take_queue(device, others)?),
             None => open_queue(config, opening.attachment, offer, (found.mtu_bytes, queue))?,
         };
         // A driver that does not tell how many queues it has refuses the first that it has not. Other
@@ -553,7 +553,7 @@ fn attempts(config: &XdpConfig, wants_pieces: bool) -> Vec<Attempt> {
 }
 
 /// See [`XdpConfig::busy_poll_us`].
-pub(super) fn prefer_busy_poll(
+fn prefer_busy_poll(
     name: InterfaceName,
     fd: BorrowedFd<'_>,
     microseconds: u32,

@@ -2,9 +2,11 @@
 //! attachment stay what they are, so the device notices nothing and no frame is lost.
 //!
 //! One process at a time uses the rings: the one that stops leaves them as they are, and what it had queued comes back
-//! to the one that goes on. That one counts what is outstanding by the rings' indices, which are right whenever the
-//! other has ended, and sends by a packet socket until all of it is back. The one that has stopped does for good. Each
-//! has a program and a map of addresses of its own, and attaches the program when it begins.
+//! to the one that goes on. That one counts what is outstanding by the rings' indices, and sends by a packet socket until
+//! all of it is back. They are right whenever the other was killed: entries are stored before indices are, and received
+//! ones given back only after a frame's last descriptor. Between the indices of two rings, up to a batch of cells may be
+//! lost to receiving. The one that has stopped does not use the rings again unless it takes them back. Each has a program
+//! and a map of addresses of its own, and attaches the program when it begins.
 //!
 //! It refuses to hand over while the device may read slots: they would come back to the other process. Slots are
 //! memory of the process that made the socket, so the other copies what it sends. Bound: [`LOANS_TIME_MAX`].
@@ -16,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use super::bpf::{self, Place};
 use super::queue::{Queue, Shape};
-use super::setup::{kernel, prefer_busy_poll};
+use super::setup::kernel;
 use super::vlan::Device;
-use super::{CELLS_MAX, CELLS_MIN, Xdp, XdpConfig};
+use super::{CELLS_MAX, CELLS_MIN, Xdp};
 use crate::error::SetupError;
 
 /// How long the device may take to read the slots that it was lent.
@@ -48,7 +50,9 @@ impl XdpShape {
     pub(super) fn is_possible(&self) -> bool {
         let cells = [self.receive_cells, self.transmit_cells];
         let is_count = |it: &u32| it.is_power_of_two() && (CELLS_MIN..=CELLS_MAX).contains(it);
-        cells.iter().all(is_count) && usize::try_from(self.slots_bytes).is_ok()
+        // No memory is larger.
+        let is_size = usize::try_from(self.slots_bytes).is_ok_and(|bytes| bytes <= usize::MAX / 4);
+        cells.iter().all(is_count) && is_size
     }
 }
 
@@ -85,9 +89,8 @@ impl SharedSockets {
     }
 }
 
-/// A queue with a socket of another process, which is bound.
+/// A queue with a socket of another process, which is bound. Its options stay what they are.
 pub(super) fn take_queue(
-    config: &XdpConfig,
     device: &Device,
     (shape, [socket, file]): (XdpShape, [OwnedFd; 2]),
 ) -> Result<Queue, SetupError> {
@@ -104,9 +107,6 @@ pub(super) fn take_queue(
     let mut queue = queue.map_err(|(_, errno)| failed(errno))?;
     if shape.has_metadata && shape.finishes_checksums {
         queue.leave_checksums();
-    }
-    if config.busy_poll_us > 0 {
-        prefer_busy_poll(device.name, queue.fd(), config.busy_poll_us)?;
     }
     Ok(queue)
 }
@@ -172,7 +172,6 @@ impl Xdp {
     }
 
     fn stop(&mut self) -> Result<(), i32> {
-        self.queue.release();
         let deadline = Instant::now() + LOANS_TIME_MAX;
         loop {
             self.queue.reap();
@@ -185,6 +184,7 @@ impl Xdp {
             let _ = self.queue.kick();
             std::thread::yield_now();
         }
+        self.queue.pause();
         self.statistics_kept = self.statistics();
         Ok(())
     }
@@ -231,19 +231,22 @@ mod tests {
 
     #[test]
     fn a_shape_that_no_socket_has_is_refused() {
-        for (receive_cells, is_taken) in [
-            (CELLS_MIN / 2, false),
-            (CELLS_MIN, true),
-            (CELLS_MIN + 1, false),
-            (CELLS_MAX, true),
-            (2 * CELLS_MAX, false),
+        for (receive_cells, slots_bytes, is_taken) in [
+            (CELLS_MIN / 2, 0, false),
+            (CELLS_MIN, 0, true),
+            (CELLS_MIN + 1, 0, false),
+            (CELLS_MAX, 0, true),
+            (2 * CELLS_MAX, 0, false),
+            (CELLS_MAX, 1 << 40, true),
+            (CELLS_MAX, u64::MAX, false),
         ] {
             let shape = XdpShape {
                 receive_cells,
+                slots_bytes,
                 ..SHAPE
             };
             let shared = SharedSockets::new(&[shape], descriptors(4));
-            assert_eq!(shared.is_some(), is_taken, "{receive_cells}");
+            assert_eq!(shared.is_some(), is_taken, "{receive_cells} {slots_bytes}");
         }
     }
 }

@@ -845,9 +845,14 @@ fn ethtool(interface: &str, command: &mut [u32]) {
 
 /// The link of the interface's only queue; `None`, and a word of it, where there is no AF_XDP.
 pub(crate) fn open_xdp(config: &XdpConfig) -> Option<Xdp> {
+    open_queue(|| Xdp::open_queues(config))
+}
+
+/// The same of any kind of link.
+pub(crate) fn open_queue<L>(open: impl Fn() -> Result<Vec<L>, SetupError>) -> Option<L> {
     let mut link = None;
     // A process that another test forks holds a program that we have just let go of until it execs.
-    eventually(|| match Xdp::open_queues(config) {
+    eventually(|| match open() {
         Err(SetupError::ProgramAttached { .. }) => false,
         Err(error @ (SetupError::NoXdp | SetupError::NotPermitted { .. })) => {
             eprintln!("SKIPPED: {error}");
