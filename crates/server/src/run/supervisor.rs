@@ -447,7 +447,7 @@ impl Supervisor {
             if !self.take_over.is_done() {
                 notify::tell(notify::STOPPING);
             }
-            self.take_over.cancel();
+            self.cancel_take_over(now);
             self.workers.leave();
             if !self.delay.is_zero() {
                 info!(

@@ -95,17 +95,16 @@ impl TakeOver {
         }
     }
 
+    /// Tells the predecessor, if there is one, that no other process has the link any more.
+    fn tell_return(&self) {
+        if let Some(predecessor) = &self.predecessor {
+            predecessor.tell_return();
+        }
+    }
+
     /// Tells those who wait how it went.
     pub(super) fn tell_askers(&mut self, outcome: Result<&str, &str>) {
         Asker::tell(&mut self.askers, outcome);
-    }
-
-    /// Ends a process that starts to take over.
-    pub(super) fn cancel(&mut self) {
-        if let Ok(succession) = &mut self.succession {
-            succession.cancel();
-        }
-        self.tell_askers(Err("the server ends"));
     }
 }
 
@@ -165,55 +164,118 @@ impl Supervisor {
     }
 
     fn follow_successor(&mut self, now: Instant) {
-        let mut next = None;
         while let Ok(succession) = &mut self.take_over.succession {
-            match next.take().unwrap_or_else(|| succession.step(now)) {
-                Step::Wait => return,
-                Step::Give(ends) => {
-                    let is_one = succession.is_received_by_one();
-                    let given = self.give(ends, is_one);
-                    match (given, &mut self.take_over.succession) {
-                        (Ok(()), Ok(succession)) => succession.give(),
-                        (Err(error), Ok(succession)) => {
-                            next = Some(succession.give_up(&error.to_string()));
-                        }
-                        _ => {}
-                    }
-                }
-                Step::Taken(pid) => self.on_taken(now, pid),
-                Step::Failed(text) => {
-                    self.forget_successor();
-                    // Only those that had stopped begin again.
-                    if let Err(error) = self.set_receiving(true) {
-                        error!("take-over: receiving: {error}");
-                    }
-                    error!("take-over: {text}; this process serves on, and nothing has changed");
-                    self.take_over.tell_askers(Err(&text));
-                }
-                Step::TakeBack if self.leaves_at.is_some() => {}
-                Step::TakeBack => {
-                    self.forget_successor();
-                    self.take_over.deadline = None;
-                    if let Err(error) = self.set_receiving(true) {
-                        error!("take-over: receiving: {error}");
-                    }
-                    self.monitoring.set_answering(true);
-                    self.take_over.listen();
-                    error!("the process that took over has ended: this one serves on");
-                }
-                Step::Abandoned => {
-                    warn!("the process that passed packets on has ended: resetting connections");
-                    self.abort();
-                }
-                Step::Reopen => {
-                    self.monitoring.reopen();
-                    self.take_over.tell_predecessor(&Message::Reopen);
-                }
-                Step::End(milliseconds) => {
-                    self.grace = Duration::from_millis(milliseconds);
-                    self.leaves_at = Some(now);
-                }
+            let step = succession.step(now);
+            if matches!(step, Step::Wait) {
+                return;
             }
+            self.take_step(now, step);
+        }
+    }
+
+    fn take_step(&mut self, now: Instant, step: Step) {
+        match step {
+            Step::Wait => {}
+            Step::Give(ends) => self.hand_over(now, ends),
+            Step::Taken(pid) => self.on_taken(now, pid),
+            Step::Failed(text) => self.on_failure(&text),
+            Step::Unended(text) => {
+                error!("take-over: {text}: it may use the link until then, so end it");
+                self.take_over.tell_askers(Err(&text));
+            }
+            Step::TakeBack => self.on_end_of_successor(),
+            Step::Abandoned => {
+                warn!("the process that passed packets on has ended: resetting connections");
+                self.abort();
+            }
+            Step::Reopen => {
+                self.monitoring.reopen();
+                self.take_over.tell_predecessor(&Message::Reopen);
+            }
+            Step::End(milliseconds) => {
+                self.grace = Duration::from_millis(milliseconds);
+                self.leaves_at = Some(now);
+            }
+        }
+    }
+
+    /// Lets go of the link, and says so.
+    fn hand_over(&mut self, now: Instant, ends: Ends) {
+        let Ok(succession) = &self.take_over.succession else {
+            return;
+        };
+        let given = self.give(ends, succession.is_received_by_one());
+        if given.is_ok() {
+            // First, so that nobody takes the link back if this process ends once the other has it.
+            self.take_over.tell_predecessor(&Message::Relaying);
+        }
+        let Ok(succession) = &mut self.take_over.succession else {
+            return;
+        };
+        match given {
+            // What the workers took counts for nobody.
+            Ok(()) => succession.give(Instant::now()),
+            Err(error) => {
+                let step = succession.give_up(&error.to_string());
+                self.take_step(now, step);
+            }
+        }
+    }
+
+    fn on_failure(&mut self, text: &str) {
+        let is_leaving = self.leaves_at.is_some();
+        let text = match self.take_back() {
+            Err(error) => {
+                format!("{text}; this process did not get the link back: {error}; restart it")
+            }
+            Ok(()) if is_leaving => format!("{text}; this process finishes its replies"),
+            Ok(()) => format!("{text}; this process serves on, and nothing has changed"),
+        };
+        if is_leaving {
+            warn!("take-over: {text}");
+        } else {
+            error!("take-over: {text}");
+        }
+        self.take_over.tell_askers(Err(&text));
+    }
+
+    fn on_end_of_successor(&mut self) {
+        if self.aborted_at.is_some() {
+            return;
+        }
+        self.take_over.deadline = None;
+        let taken = self.take_back();
+        let is_leaving = self.leaves_at.is_some();
+        if !is_leaving {
+            self.monitoring.set_answering(true);
+            self.take_over.listen();
+        }
+        match taken {
+            Err(error) => error!(
+                "the process that took over has ended, and this one did not get the link back: {error}; restart it"
+            ),
+            Ok(()) if is_leaving => info!("the process that took over has ended first"),
+            Ok(()) => error!("the process that took over has ended: this one serves on"),
+        }
+    }
+
+    /// This process has the link as before: workers that had stopped begin again.
+    fn take_back(&self) -> io::Result<()> {
+        // First: should this process end now, its predecessor can take the link back.
+        self.take_over.tell_return();
+        let forgotten = self.ask_workers(|reply| Command::SetSuccessor(None, reply));
+        let receiving = self.set_receiving(true);
+        forgotten.and(receiving)
+    }
+
+    /// Ends a process that has not taken over yet: this one ends.
+    pub(super) fn cancel_take_over(&mut self, now: Instant) {
+        if let Ok(succession) = &mut self.take_over.succession
+            && succession.is_under_way()
+            && !succession.is_done()
+        {
+            let step = succession.give_up("this process was told to end");
+            self.take_step(now, step);
         }
     }
 
@@ -238,7 +300,6 @@ impl Supervisor {
         }
         self.monitoring.set_answering(false);
         self.take_over.requests = None;
-        self.take_over.tell_predecessor(&Message::Relaying);
         self.take_over.deadline = Some(now + self.take_over_time);
         let connections = self.workers.connections();
         let pid = pid.unwrap_or_default();
@@ -252,12 +313,6 @@ impl Supervisor {
         );
         let text = format!("process {pid} has taken over");
         self.take_over.tell_askers(Ok(&text));
-    }
-
-    fn forget_successor(&self) {
-        if let Err(error) = self.ask_workers(|reply| Command::SetSuccessor(None, reply)) {
-            error!("take-over: {error}");
-        }
     }
 
     /// Ends once nothing is left, or the time is over.

@@ -550,6 +550,7 @@ fn succession(
             },
             locks: names,
             metrics: settings.metrics.filter(|_| metrics.is_some()),
+            knows_return: true,
         };
         let shared = queues.into_iter().chain(sockets).chain(metrics).collect();
         let start_time = settings.limits.take_over_start;

@@ -7,6 +7,7 @@
 //!    ── Hello: what cannot change, shared sockets ──────────────────▶  opens everything
 //!    ◀──────────────────── Ready: sockets for packets ──────────────
 //!  gives SYNs to the successor
+//!  (tells its own predecessor: Relaying)
 //!    ── Given ──────────────────────────────────────────────────────▶  receives
 //!    ◀─────────────────────────────────────────────────────── Taken ─
 //!  receives no more, finishes what it has, ends
@@ -14,8 +15,12 @@
 //!
 //! With AF_XDP sockets, whose rings one process at a time uses, the predecessor stops before `Given`, and frames wait.
 //!
-//! Until `Taken` the predecessor goes on as if nothing had happened, should the successor end or hang. After it,
-//! it takes everything back, unless it was told [`Message::Relaying`]: then another process has the link.
+//! A successor that fails before `Taken` is killed. Once it has ended, the predecessor goes on as before it gave anything
+//! away, and tells its own predecessor `Taken`. If the successor ends after its `Taken`, the predecessor takes everything
+//! back, unless it was told [`Message::Relaying`]: then a third process may have the link, and what is left here is reset.
+//! A process tells that before its own `Given`, so that whenever it dies two others never receive at once. If it dies
+//! between the two, nobody does, and all end. A successor that hangs after `Taken` is not noticed, as little as any other
+//! server that hangs.
 //!
 //! What is handed over is packets: what they need is in [`Hello`], and segments of connections that the successor
 //! does not know cross over sockets ([`session::Process`]). It refuses another [`VERSION`], and a change of what
@@ -68,7 +73,7 @@ pub(crate) const OWN_CONTROLLER: &str =
     "an NVMe controller with a driver of Atlas's own (nvme:) belongs to one process";
 
 /// Keys of the configuration file that no process that takes over can change.
-pub(crate) const NEEDS_RESTART: [&str; 3] = ["address", "link", "mac"];
+pub(crate) const NEEDS_RESTART: [&str; 4] = ["address", "busy_poll_us", "link", "mac"];
 
 /// What the predecessor says first: all that cannot change, and what its sockets are, in the order of descriptors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -95,6 +100,9 @@ pub(crate) struct Hello {
     pub locks: Vec<String>,
     /// Where metrics are asked for.
     pub metrics: Option<SocketAddr>,
+    /// It knows [`Message::Taken`] after [`Message::Relaying`]; version 0.2.0 does not.
+    #[serde(default)]
+    pub knows_return: bool,
 }
 
 /// [`XdpShape`] in a message.
@@ -147,9 +155,9 @@ pub(crate) enum Message {
     Ready,
     /// From the predecessor: it answers no SYN any more, and uses the rings of AF_XDP sockets no more.
     Given,
-    /// From the successor: it receives.
+    /// From the successor: it receives; after `Relaying`: again, as its own successor has ended.
     Taken,
-    /// From the successor: it has a successor of its own, and only passes packets on.
+    /// From the successor: a successor of its own may receive from now on, and it only passes packets on.
     Relaying,
     /// From the successor: the operator has moved the access log away.
     Reopen,
@@ -280,6 +288,13 @@ pub(crate) fn station(settings: &Settings) -> Vec<String> {
     if matches!(settings.link, LinkChoice::Xdp(_)) {
         // The sockets stay bound as they are.
         lines.push(format!("zero copy {:?}", settings.zero_copy).to_lowercase());
+    }
+    if matches!(settings.link, LinkChoice::Xdp(_) | LinkChoice::XdpPacket(_)) {
+        // An option of the sockets, which the predecessor may go on with.
+        lines.push(format!(
+            "busy_poll_us {}",
+            settings.busy_poll.as_nanos() / 1_000
+        ));
     }
     lines
 }

@@ -223,6 +223,14 @@ impl Predecessor {
         self.control.send(message, &[]).is_ok()
     }
 
+    /// Tells it that this process has the link again, if it knows that.
+    pub(crate) fn tell_return(&self) {
+        if self.hello.knows_return {
+            // Its end is told by the socket.
+            let _ = self.tell(&Message::Taken);
+        }
+    }
+
     /// Readable when it has ended: it says nothing else.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()

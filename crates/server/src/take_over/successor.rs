@@ -2,6 +2,7 @@
 //!
 //! It refuses to let go of anything before the successor is ready, and a second one while the first starts. Bounds:
 //! `take_over_start_seconds` until it is ready, [`SWITCH_TIME_MAX`] or [`PAUSE_TIME_MAX`] for the switch; then it is killed.
+//! One that was told that it has the link has failed only once it has ended: till then it may use it.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ enum Phase {
     Starting,
     /// It was told that it has the link.
     Switching,
+    /// It was told so and then killed, for this reason, and has not ended yet.
+    Ending(String),
     /// It has it.
     Done,
 }
@@ -55,8 +58,10 @@ pub(crate) enum Step {
     Give(Ends),
     /// It has taken over: receive no more, finish.
     Taken(Option<u32>),
-    /// It failed, before it had the link: go on as before.
+    /// It failed and has ended, before it had the link: go on as before.
     Failed(String),
+    /// It failed, may use the link, and does not end although it was killed: nothing can be done but to say so.
+    Unended(String),
     /// It has ended and its connections with it: take the link back.
     TakeBack,
     /// It has ended, and another process has the link: nobody has packets for us any more.
@@ -162,7 +167,8 @@ impl Succession {
     /// When [`Succession::step`] has something even if nothing comes.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let successor = self.successor.as_ref()?;
-        (!matches!(successor.phase, Phase::Done)).then_some(successor.deadline)
+        let has_one = matches!(successor.phase, Phase::Starting | Phase::Switching);
+        has_one.then_some(successor.deadline)
     }
 
     /// What has come, or is due.
@@ -172,6 +178,13 @@ impl Succession {
             return Step::Wait;
         };
         match (successor.control.receive(), &successor.phase) {
+            (Err(ReceiveError::Ended), Phase::Ending(problem)) => {
+                let problem = problem.clone();
+                let status = self.status();
+                self.failed(&problem, status)
+            }
+            // What it said before it was killed.
+            (Ok(_) | Err(ReceiveError::Malformed(_)), Phase::Ending(_)) => self.step(now),
             (Ok((Message::Failed(text), _)), _) => {
                 successor.failure = Some(text);
                 self.step(now)
@@ -179,8 +192,6 @@ impl Succession {
             (Ok((Message::Ready, mut sockets)), Phase::Starting)
                 if sockets.len() == self.hello.workers + 1 =>
             {
-                successor.phase = Phase::Switching;
-                successor.deadline = now + switch_time;
                 let to = Arc::new(sockets.pop().expect("invariant: there is one"));
                 Step::Give(Ends { from: sockets, to })
             }
@@ -193,6 +204,11 @@ impl Succession {
             }
             (Ok((Message::Relaying, _)), Phase::Done) => {
                 successor.is_relaying = true;
+                self.step(now)
+            }
+            // The one that was to take over from it has ended.
+            (Ok((Message::Taken, _)), Phase::Done) => {
+                successor.is_relaying = false;
                 self.step(now)
             }
             (Ok((Message::Reopen, _)), Phase::Done) => Step::Reopen,
@@ -210,7 +226,8 @@ impl Succession {
                     "it did not receive after {seconds} s, and was killed"
                 ))
             }
-            (Err(ReceiveError::Nothing), _) => Step::Wait,
+            (Err(ReceiveError::Nothing), _)
+            | (Err(ReceiveError::Io(_)), Phase::Ending(_) | Phase::Done) => Step::Wait,
             (Err(ReceiveError::Ended), Phase::Done) => {
                 let is_relaying = successor.is_relaying;
                 self.successor = None;
@@ -225,19 +242,14 @@ impl Succession {
         }
     }
 
-    /// Tells the successor that this process answers no SYN any more.
-    pub(crate) fn give(&mut self) {
-        if let Some(successor) = &self.successor {
+    /// Tells the successor that this process answers no SYN any more. Its time for the switch begins.
+    pub(crate) fn give(&mut self, now: Instant) {
+        let switch_time = self.switch_time();
+        if let Some(successor) = &mut self.successor {
+            successor.phase = Phase::Switching;
+            successor.deadline = now + switch_time;
             // Its end is told by the socket.
             let _ = successor.control.send(&Message::Given, &[]);
-        }
-    }
-
-    /// Ends a successor that has not the link yet: this process ends.
-    pub(crate) fn cancel(&mut self) {
-        if self.is_under_way() && !self.is_done() {
-            self.launcher.kill();
-            self.successor = None;
         }
     }
 
@@ -245,10 +257,24 @@ impl Succession {
     pub(crate) fn give_up(&mut self, problem: &str) -> Step {
         self.launcher.kill();
         let status = self.status();
+        if let Some(successor) = &mut self.successor
+            && status.is_none()
+            && !matches!(successor.phase, Phase::Starting)
+        {
+            // The launcher does not answer, so the end of the socket tells.
+            if matches!(successor.phase, Phase::Switching) {
+                successor.phase = Phase::Ending(problem.into());
+            }
+            let pid = successor.pid.unwrap_or_default();
+            return Step::Unended(format!(
+                "{problem}; process {pid} was killed, and has not ended"
+            ));
+        }
         self.failed(problem, status)
     }
 
-    /// Its socket is closed: mostly because it has ended.
+    /// Its socket is closed: it has ended. A server has the socket as its standard input until the kernel closes that, which
+    /// is when none of its threads runs any more.
     fn on_end(&mut self) -> Step {
         let status = self.status().or_else(|| {
             self.launcher.kill();
@@ -265,10 +291,14 @@ impl Succession {
     }
 
     /// How it ended, if that is told in time.
-    fn status(&self) -> Option<String> {
+    fn status(&mut self) -> Option<String> {
         loop {
             match self.launcher.news(NEWS_TIME_MAX_MS)? {
-                News::Started(_) => {}
+                News::Started(pid) => {
+                    if let Some(successor) = &mut self.successor {
+                        successor.pid = Some(pid);
+                    }
+                }
                 News::Failed(errno) => {
                     let error = std::io::Error::from_raw_os_error(errno);
                     return Some(format!("it cannot be started: {error}"));

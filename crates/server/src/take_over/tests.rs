@@ -38,6 +38,7 @@ fn hello() -> Hello {
         shared_ports: vec![65_535; 8],
         locks: vec!["atlas/tap:atlas0/fd00::1".into(); 64],
         metrics: Some("127.0.0.1:9100".parse().unwrap()),
+        knows_return: true,
     }
 }
 
@@ -115,14 +116,14 @@ fn await_end(socket: BorrowedFd<'_>) {
 const START_TIME: Duration = Duration::from_secs(7);
 
 /// A server's view of a successor that a test plays, and the launcher's end.
-struct Play {
+struct PlayedSuccessor {
     now: Instant,
     succession: Succession,
     launcher: OwnedFd,
     successor: Option<Control>,
 }
 
-impl Play {
+impl PlayedSuccessor {
     fn begin(hello: Hello) -> Self {
         let (ours, launcher) = pair().unwrap();
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
@@ -165,7 +166,7 @@ impl Play {
         self.say(&Message::Ready, hello().workers + 1);
         let step = self.step();
         assert!(matches!(step, Step::Give(_)), "{step:?}");
-        self.succession.give();
+        self.succession.give(self.now);
         let given = self.successor.as_ref().unwrap().receive();
         assert!(matches!(given, Ok((Message::Given, _))));
         if reached == Reached::Ready {
@@ -221,14 +222,14 @@ fn a_successor_that_dies_is_missed_at_each_step() {
         Reached::Taken,
         Reached::Relaying,
     ] {
-        let mut play = Play::begin(hello());
-        play.reach(reached);
-        assert!(matches!(play.step(), Step::Wait), "{reached:?}");
-        play.end_successor();
+        let mut played = PlayedSuccessor::begin(hello());
+        played.reach(reached);
+        assert!(matches!(played.step(), Step::Wait), "{reached:?}");
+        played.end_successor();
         match reached {
-            Reached::Nothing | Reached::Ready => play.assert_failed("it ended", false),
-            Reached::Taken => assert!(matches!(play.step(), Step::TakeBack)),
-            Reached::Relaying => assert!(matches!(play.step(), Step::Abandoned)),
+            Reached::Nothing | Reached::Ready => played.assert_failed("it ended", false),
+            Reached::Taken => assert!(matches!(played.step(), Step::TakeBack)),
+            Reached::Relaying => assert!(matches!(played.step(), Step::Abandoned)),
         }
     }
 }
@@ -236,11 +237,11 @@ fn a_successor_that_dies_is_missed_at_each_step() {
 #[test]
 fn a_successor_that_says_why_before_it_ends_is_quoted_at_each_step() {
     for reached in [Reached::Nothing, Reached::Ready] {
-        let mut play = Play::begin(hello());
-        play.reach(reached);
-        play.say(&Message::Failed("no room".into()), 0);
-        play.end_successor();
-        play.assert_failed("no room", false);
+        let mut played = PlayedSuccessor::begin(hello());
+        played.reach(reached);
+        played.say(&Message::Failed("no room".into()), 0);
+        played.end_successor();
+        played.assert_failed("no room", false);
     }
 }
 
@@ -257,22 +258,62 @@ fn a_successor_that_hangs_is_killed_once_its_time_for_the_step_is_over() {
         // Nobody receives meanwhile.
         (hello(), Reached::Ready, PAUSE_TIME_MAX),
     ] {
-        let mut play = Play::begin(hello);
-        play.reach(reached);
-        let end = play.now + limit;
-        assert_eq!(play.succession.deadline(), Some(end));
-        play.now = end - Duration::from_nanos(1);
-        assert!(matches!(play.step(), Step::Wait));
-        play.now = end;
+        let mut played = PlayedSuccessor::begin(hello);
+        played.reach(reached);
+        let end = played.now + limit;
+        assert_eq!(played.succession.deadline(), Some(end));
+        played.now = end - Duration::from_nanos(1);
+        assert!(matches!(played.step(), Step::Wait));
+        played.now = end;
         let reason = format!("after {} s", limit.as_secs());
-        play.assert_failed(&reason, true);
+        played.assert_failed(&reason, true);
     }
     // After that there is none.
-    let mut play = Play::begin(alone);
-    play.reach(Reached::Taken);
-    play.now += Duration::from_secs(1_000_000);
-    assert_eq!(play.succession.deadline(), None);
-    assert!(matches!(play.step(), Step::Wait) && play.succession.is_done());
+    let mut played = PlayedSuccessor::begin(alone);
+    played.reach(Reached::Taken);
+    played.now += Duration::from_secs(1_000_000);
+    assert_eq!(played.succession.deadline(), None);
+    assert!(matches!(played.step(), Step::Wait) && played.succession.is_done());
+}
+
+#[test]
+fn the_time_for_the_switch_begins_when_the_link_is_given() {
+    let mut played = PlayedSuccessor::begin(hello());
+    played.say(&Message::Ready, hello().workers + 1);
+    assert!(matches!(played.step(), Step::Give(_)));
+    // What the workers take.
+    played.now += 2 * PAUSE_TIME_MAX;
+    played.succession.give(played.now);
+    assert!(matches!(played.step(), Step::Wait));
+    let end = played.now + PAUSE_TIME_MAX;
+    assert_eq!(played.succession.deadline(), Some(end));
+}
+
+#[test]
+fn a_successor_that_may_use_the_link_has_failed_only_once_it_has_ended() {
+    let mut played = PlayedSuccessor::begin(hello());
+    played.reach(Reached::Ready);
+    played.now += PAUSE_TIME_MAX;
+    // The launcher says nothing of its end.
+    let step = played.step();
+    assert!(matches!(step, Step::Unended(_)), "{step:?}");
+    // Nor does it help to take the link, late.
+    played.say(&Message::Taken, 0);
+    assert!(matches!(played.step(), Step::Wait));
+    assert!(played.succession.is_under_way() && !played.succession.is_done());
+    assert_eq!(played.succession.deadline(), None);
+    played.end_successor();
+    played.assert_failed("it did not receive", true);
+}
+
+#[test]
+fn one_whose_own_successor_has_ended_is_not_relaying_any_more() {
+    let mut played = PlayedSuccessor::begin(hello());
+    played.reach(Reached::Relaying);
+    played.say(&Message::Taken, 0);
+    assert!(matches!(played.step(), Step::Wait));
+    played.end_successor();
+    assert!(matches!(played.step(), Step::TakeBack));
 }
 
 #[test]
@@ -287,9 +328,9 @@ fn a_successor_that_says_something_else_is_killed() {
         (Reached::Ready, Message::Ready, hello().workers + 1),
         (Reached::Ready, Message::Given, 0),
     ] {
-        let mut play = Play::begin(hello());
-        play.reach(reached);
-        play.say(&message, sockets);
-        play.assert_failed("is not what comes now", true);
+        let mut played = PlayedSuccessor::begin(hello());
+        played.reach(reached);
+        played.say(&message, sockets);
+        played.assert_failed("is not what comes now", true);
     }
 }

@@ -358,6 +358,7 @@ fn what_an_xdp_link_has_of_its_sockets_and_of_the_host_cannot_change() {
     for (text, reason) in [
         ("http = 81", "port 80 of the host's addresses has clients"),
         ("zero_copy = \"off\"", "another zero copy off than that"),
+        ("busy_poll_us = 50", "another busy_poll_us 50 than that"),
         ("workers = 2", "1 receive queue for 2 workers"),
     ] {
         fs::write(&config, text).unwrap();

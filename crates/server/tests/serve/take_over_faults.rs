@@ -1,5 +1,5 @@
-//! A process that dies or hangs at every step of taking over, and one that dies while it is taken over from: those who
-//! are left keep their viewers, and nothing is left behind.
+//! A process that dies or hangs at every step of taking over, and one that dies or is told to end while it is taken over
+//! from: those who are left keep their viewers, and nothing is left behind.
 //!
 //! A step is a system call: strace ends or stops a process at its main thread's n-th of a kind. So nothing here depends on how long
 //! something takes.
@@ -126,63 +126,130 @@ fn names(lab: &Lab) -> Vec<String> {
     names
 }
 
-/// Waits until it holds what it held.
-fn assert_held(lab: &Lab, id: u32, served: &Path, expected: &Held, what: &str) {
-    for _ in 0..300 {
-        if held(lab, id, served) == *expected {
-            return;
+/// Waits until it is so, for half a minute at most: the kernel closes a dead process's sockets a little later.
+fn is_so_in_time(is_so: impl Fn() -> bool) -> bool {
+    (0..3_000).any(|_| {
+        let is_now = is_so();
+        if !is_now {
+            std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        // The kernel closes a dead process's sockets a little later.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        is_now
+    })
+}
+
+/// A server that can be taken over, with what it serves and to whom.
+struct Served {
+    atlas: Atlas,
+    link: &'static str,
+    address: &'static str,
+    client: Lab,
+    lab: Lab,
+    program: Program,
+    directory: TempDir,
+    bytes: Vec<u8>,
+}
+
+impl Served {
+    /// `None`, said aloud, where there are no namespaces or no strace.
+    fn start(link: &'static str, settings: &str) -> Option<Self> {
+        let (program, lab) = (Program::new()?, Lab::new()?);
+        let (directory, bytes) = directory();
+        let client = lab.join_by_veth();
+        let (_, address, words) = place((&lab, &client), link);
+        let (_, file) = configuration(directory.path(), settings);
+        let words = [&words[..], &["--config", &file[1]]].concat();
+        let mut atlas = Atlas::start_at(&lab, &program.path(), directory.path(), &words);
+        atlas.ready();
+        Some(Self {
+            atlas,
+            link,
+            address,
+            client,
+            lab,
+            program,
+            directory,
+            bytes,
+        })
     }
-    assert_eq!(held(lab, id, served), *expected, "{what}");
+
+    /// Where its clients are.
+    fn clients(&self) -> &Lab {
+        match self.link {
+            "tap" => &self.lab,
+            _ => &self.client,
+        }
+    }
+
+    fn view(&self) -> Viewer {
+        Viewer::begin(self.clients(), &format!("{}:80", self.address))
+    }
+
+    /// Whether somebody serves a new client.
+    fn is_served(&self) -> bool {
+        let url = format!("http://{}/film.bin", self.address);
+        self.clients().try_curl(&[&url]).stdout == self.bytes
+    }
+
+    fn held(&self) -> Held {
+        held(&self.lab, self.atlas.id(), self.directory.path())
+    }
+
+    /// Waits until it holds what it held.
+    fn assert_held(&self, expected: &Held, what: &str) {
+        if !is_so_in_time(|| self.held() == *expected) {
+            assert_eq!(self.held(), *expected, "{what}");
+        }
+    }
+
+    /// Which processes can be asked for a reload: those that serve new clients.
+    fn is_asked(&self, id: u32) -> bool {
+        names(&self.lab).contains(&format!("control/{id}"))
+    }
+
+    /// The viewer sees all of the film, and the server ends.
+    fn finish(self, mut viewer: Viewer) {
+        viewer.finish(&self.bytes);
+        drop(viewer);
+        self.atlas.signal(libc::SIGTERM);
+        assert_eq!(self.atlas.end().code, Some(0));
+    }
 }
 
 #[test]
 fn a_process_that_dies_at_any_step_of_taking_over_leaves_viewers_and_nothing_else() {
     for link in LINKS {
-        let Some(program) = Program::new() else {
+        let Some(mut served) = Served::start(link, "") else {
             return;
         };
-        let Some(lab) = Lab::new() else { return };
-        let (directory, bytes) = directory();
-        let served = directory.path();
-        let client = lab.join_by_veth();
-        let (from, address, words) = place((&lab, &client), link);
-        let mut atlas = Atlas::start_at(&lab, &program.path(), served, &words);
-        atlas.ready();
-        let url = format!("http://{address}/film.bin");
-        assert!(from.curl(&[&url]) == bytes);
-        let mut viewer = Viewer::begin(from, &format!("{address}:80"));
-        let before = held(&lab, atlas.id(), served);
+        assert!(served.is_served());
+        let mut viewer = served.view();
+        let before = served.held();
         let mut successors = Successors::default();
         let (mut failed, mut taken_back) = (0, 0);
         for (call, when) in STEPS {
-            program.set_fault(call, when, "signal=KILL");
+            served.program.set_fault(call, when, "signal=KILL");
             let what = format!("{link}: {call} {when}");
-            let output = reload(&lab, &[]);
+            let output = reload(&served.lab, &[]);
             if output.status.success() {
                 // It got further: then it dies as the one that has the link.
                 taken_back += 1;
                 kill("-KILL", successors.add(&output));
-                atlas.stderr_line("the process that took over has ended: this one serves on");
+                let told = "the process that took over has ended: this one serves on";
+                served.atlas.stderr_line(told);
             } else {
                 failed += 1;
                 let text = String::from_utf8_lossy(&output.stderr);
                 assert!(text.contains("signal: 9"), "{what}: {text}");
             }
-            assert!(from.curl(&[&url]) == bytes, "{what}");
+            assert!(served.is_served(), "{what}");
             viewer.read_more();
-            assert_held(&lab, atlas.id(), served, &before, &what);
+            served.assert_held(&before, &what);
         }
         assert!(
             failed > STEPS.len() / 2,
             "{link}: {failed} failed, {taken_back} taken back"
         );
-        viewer.finish(&bytes);
-        drop(viewer);
-        atlas.signal(libc::SIGTERM);
-        assert_eq!(atlas.end().code, Some(0));
+        served.finish(viewer);
     }
 }
 
@@ -210,32 +277,101 @@ fn a_process_that_hangs_before_it_is_ready_or_in_the_switch_is_killed() {
             ("io_uring_setup", 1, "it was not ready after 1 s"),
             ("sendmsg", 60, "it did not receive after"),
         ] {
-            let Some(program) = Program::new() else {
+            let settings = format!("take_over_start_seconds = {seconds}");
+            let Some(served) = Served::start(link, &settings) else {
                 return;
             };
-            let Some(lab) = Lab::new() else { return };
-            let (directory, bytes) = directory();
-            let served = directory.path();
-            let client = lab.join_by_veth();
-            let (from, address, words) = place((&lab, &client), link);
-            let text = format!("take_over_start_seconds = {seconds}");
-            let (_, file) = configuration(served, &text);
-            let words = [&words[..], &["--config", &file[1]]].concat();
-            let mut atlas = Atlas::start_at(&lab, &program.path(), served, &words);
-            atlas.ready();
-            let mut viewer = Viewer::begin(from, &format!("{address}:80"));
-            let before = held(&lab, atlas.id(), served);
-            program.set_fault(call, 1, "signal=STOP");
-            let told = refusal(&lab, &[]);
+            let mut viewer = served.view();
+            let before = served.held();
+            served.program.set_fault(call, 1, "signal=STOP");
+            let told = refusal(&served.lab, &[]);
             assert!(told.contains(reason), "{link}: {told}");
             viewer.read_more();
-            assert!(from.curl(&[&format!("http://{address}/film.bin")]) == bytes);
-            assert_held(&lab, atlas.id(), served, &before, link);
-            viewer.finish(&bytes);
-            drop(viewer);
-            atlas.signal(libc::SIGTERM);
-            assert_eq!(atlas.end().code, Some(0));
+            assert!(served.is_served());
+            served.assert_held(&before, link);
+            served.finish(viewer);
         }
+    }
+}
+
+#[test]
+fn the_end_of_the_service_in_the_midst_of_the_switch_waits_for_replies() {
+    for link in LINKS {
+        let Some(mut served) = Served::start(link, "shutdown_grace_seconds = 60") else {
+            return;
+        };
+        let mut viewer = served.view();
+        let sockets = |served: &Served| served.held().descriptors["socket"];
+        let before = sockets(&served);
+        // It is ready, and does not receive.
+        served.program.set_fault("sendmsg", 1, "signal=STOP");
+        let mut asker = served.lab.command(BINARY);
+        let mut asker = asker.arg("reload").stderr(Stdio::null()).spawn().unwrap();
+        // Who asks, the messages, and where packets are to cross: then it has let go of the link.
+        assert!(is_so_in_time(|| sockets(&served) == before + 4), "{link}");
+        served.atlas.signal(libc::SIGTERM);
+        served.atlas.stderr_line("finishing, then ending");
+        viewer.finish(&served.bytes);
+        drop(viewer);
+        assert_eq!(served.atlas.end().code, Some(0), "{link}");
+        assert_eq!(asker.wait().unwrap().code(), Some(1), "{link}");
+    }
+}
+
+#[test]
+fn of_three_processes_no_two_have_the_link_when_the_second_ends_in_the_midst() {
+    // Its messages to both others, and what it hears of them.
+    let messages = (3..5).map(|when| ("sendmsg", when));
+    let steps: Vec<_> = messages
+        .chain((1..9).map(|when| ("recvmsg", when)))
+        .collect();
+    for link in ["tap", "xdp"] {
+        let mut is_received = [false; 2];
+        for &(call, when) in &steps {
+            let Some(mut served) = Served::start(link, "") else {
+                return;
+            };
+            let what = format!("{link}: {call} {when}");
+            // Whom the first one has to serve, or it ends.
+            let viewer = served.view();
+            let mut successors = Successors::default();
+            let second = successors.add(&reload(&served.lab, &["--take-over"]));
+            let before = served.program.processes();
+            let tracer = Tracer::attach(second, call, when);
+            let output = reload(&served.lab, &["--take-over"]);
+            if output.status.success() {
+                // It got further than that, and may be dying.
+                successors.add(&output);
+                let words = ["-KILL", &second.to_string()];
+                let _ = Command::new("kill").args(words).output();
+            }
+            drop(tracer);
+            assert_gone(second);
+            let third = || {
+                let mut others = served.program.processes();
+                others.retain(|id| !before.contains(id));
+                others
+            };
+            let is_asked = || third().iter().any(|id| served.is_asked(*id));
+            assert!(is_so_in_time(|| third().is_empty() || is_asked()), "{what}");
+            let told = served.atlas.stderr_line(" has ended: ");
+            let has = [told.contains("this one serves on"), !third().is_empty()];
+            assert_ne!(has, [true; 2], "{what}: two have the link");
+            if has.contains(&true) {
+                assert!(served.is_served(), "{what}");
+            }
+            is_received[0] |= has[0];
+            is_received[1] |= has[1];
+            for id in third() {
+                // Its helpers end with it.
+                let _ = Command::new("kill").arg(id.to_string()).output();
+                assert_gone(id);
+            }
+            drop(viewer);
+            served.atlas.signal(libc::SIGTERM);
+            assert_eq!(served.atlas.end().code, Some(0), "{what}");
+        }
+        assert_eq!(is_received, [true; 2], "{link}: the first, the third");
     }
 }
 
@@ -253,51 +389,41 @@ fn the_end_of_the_process_before_in_the_midst_leaves_one_that_serves_or_nothing(
             ("recvmsg", 2),
             ("recvmsg", 3),
         ] {
-            let Some(program) = Program::new() else {
+            let Some(served) = Served::start(link, "") else {
                 return;
             };
-            let Some(lab) = Lab::new() else { return };
-            let (directory, bytes) = directory();
-            let client = lab.join_by_veth();
-            let (from, address, words) = place((&lab, &client), link);
-            let url = format!("http://{address}/film.bin");
-            let mut atlas = Atlas::start_at(&lab, &program.path(), directory.path(), &words);
-            atlas.ready();
-            let viewer = Viewer::begin(from, &format!("{address}:80"));
-            let tracer = Tracer::attach(atlas.id(), call, when);
+            let viewer = served.view();
+            let tracer = Tracer::attach(served.atlas.id(), call, when);
             let what = format!("{link}: {call} {when}");
-            let output = reload(&lab, &["--take-over"]);
+            let output = reload(&served.lab, &["--take-over"]);
             let mut successors = Successors::default();
             if output.status.success() {
                 // It got further than that.
                 successors.add(&output);
-                atlas.signal(libc::SIGKILL);
+                served.atlas.signal(libc::SIGKILL);
             }
             drop(tracer);
             // Whoever goes on has its stderr.
-            assert_gone(atlas.id());
+            assert_gone(served.atlas.id());
             drop(viewer);
-            let is_served = || from.try_curl(&[&url]).stdout == bytes;
             // It can be asked once it serves.
-            let is_asked = || names(&lab).iter().any(|name| name.starts_with("control/"));
-            while !is_asked() && !program.processes().is_empty() {
-                std::thread::yield_now();
-            }
-            let left = program.processes();
+            let left = || served.program.processes();
+            let is_asked = || left().iter().any(|id| served.is_asked(*id));
+            assert!(is_so_in_time(|| left().is_empty() || is_asked()), "{what}");
+            let left = left();
+            let lab = &served.lab;
             if left.is_empty() {
                 ended += 1;
                 // Nothing of it is in the way of another server, once the kernel has closed what it had.
-                while !names(&lab).is_empty() {
-                    std::thread::yield_now();
-                }
-                let mut next = Atlas::start(&lab, directory.path(), &words);
+                assert!(is_so_in_time(|| names(lab).is_empty()), "{what}");
+                let (_, _, words) = place((lab, &served.client), link);
+                let mut next = Atlas::start(lab, served.directory.path(), &words);
                 next.ready();
-                assert!(is_served(), "{what}");
+                assert!(served.is_served(), "{what}");
                 next.signal(libc::SIGTERM);
                 assert_eq!(next.end().code, Some(0), "{what}");
-            }
-            if !left.is_empty() {
-                assert!(is_served(), "{what}");
+            } else {
+                assert!(served.is_served(), "{what}");
             }
             for id in left {
                 // Its helpers end with it.
