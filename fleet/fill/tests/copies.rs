@@ -253,7 +253,7 @@ fn a_signal_ends_it_with_the_code_of_that_signal() {
 fn a_dry_run_knows_what_there_is_room_for() {
     let origin = Origin::start();
     let edge = Edge::new(&origin);
-    let stat = rustix::fs::statvfs(&edge.path("video")).unwrap();
+    let stat = rustix::fs::statvfs(edge.path("video")).unwrap();
     // A tenth of what the file system has left.
     let length = stat.f_bavail * stat.f_frsize / 10;
     for index in 0..20 {

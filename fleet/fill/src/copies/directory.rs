@@ -24,7 +24,6 @@ use super::staging::Staging;
 use crate::fault::{Fault, Kind};
 use crate::origin::is_name;
 use crate::partial::Finished;
-use crate::plan::Name;
 use crate::stamp::Stamp;
 
 /// The filler's own folder in the directory: not served, since it begins with a dot.
@@ -290,6 +289,7 @@ mod tests {
 
     use super::*;
     use crate::partial::Partial;
+    use crate::plan::Name;
 
     fn put(directory: &Directory, name: &str, content: &[u8]) -> Result<Stamp, Fault> {
         let size_bytes = u64::try_from(content.len()).unwrap();
