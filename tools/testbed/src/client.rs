@@ -201,8 +201,8 @@ impl Client {
             let name = ServerName::from(address.ip());
             let connection = ClientConnection::new(Arc::clone(config), name)?;
             let mut stream = StreamOwned::new(connection, stream.try_clone()?);
-            let shaken = stream.conn.complete_io(&mut stream.sock);
-            shaken.context("the TLS handshake")?;
+            let handshake = stream.conn.complete_io(&mut stream.sock);
+            handshake.context("the TLS handshake")?;
             client.stream = Stream::Tls(Box::new(stream));
         }
         Ok(client)

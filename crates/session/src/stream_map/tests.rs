@@ -245,7 +245,7 @@ fn a_key_update_leaves_what_was_sealed_alone() {
 
 #[test]
 fn queued_handshake_records_keep_their_position() {
-    let handshaken = || {
+    let after_handshake = || {
         let mut map = StreamMap::default();
         map.push_verbatim(b"flight");
         map.push_verbatim(b"more");
@@ -258,7 +258,7 @@ fn queued_handshake_records_keep_their_position() {
         map
     };
     for claimed in [0, 3, 6, 10] {
-        let mut map = handshaken();
+        let mut map = after_handshake();
         let added = map.rekey(StreamOffset(claimed), b"new", sealer(2));
         assert_eq!(added, 3 + OVERHEAD);
         assert_eq!(numbers(&map), [1, 0, 1], "claimed {claimed}");
@@ -267,7 +267,7 @@ fn queued_handshake_records_keep_their_position() {
 
         assert!(map.is_rekeyed_behind(StreamOffset(claimed)));
 
-        let mut map = handshaken();
+        let mut map = after_handshake();
         assert!(!map.is_rekeyed_behind(StreamOffset(claimed)));
         map.truncate(StreamOffset(claimed), &mut Vec::new());
         assert_eq!(map.end(), StreamOffset(10), "claimed {claimed}");

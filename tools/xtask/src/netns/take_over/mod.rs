@@ -2,9 +2,9 @@
 //! sites, certificates, memory and numbers of workers, one of them from another file; and nginx's reload beside it, if
 //! nginx is there.
 //!
-//! Fails at the first failed request, reset or wrong byte, and if anything is left behind at the end; prints how long
-//! viewers waited. What a process of another version would do is tried with a copy of the same program. Bounded by:
-//! the numbers asked for, a limit on every wait.
+//! Fails if a request got no reply, a connection was reset or a byte was wrong, which is told once all take-overs are done,
+//! and if anything is left behind at the end; prints how long viewers waited. What a process of another version would do is
+//! tried with a copy of the same program. Bounded by: the numbers asked for, a limit on every wait.
 
 mod viewers;
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::viewers::Audience;
+use self::viewers::ViewerGroup;
 use super::files::{self, Library};
 use super::identities::Identities;
 use super::setup::{Family, HTTPS_PORT, LinkKind, PORT, Setup};
@@ -76,7 +76,7 @@ pub(super) fn run(
         let Some(nginx) = setup.start_reference(library.root())? else {
             return Ok(Outcome::Skipped("nginx is not installed".into()));
         };
-        let audience = Audience {
+        let group = ViewerGroup {
             namespace: setup.client(),
             plain: super::setup::REFERENCE.parse()?,
             tls: None,
@@ -92,7 +92,7 @@ pub(super) fn run(
             thread::sleep(INTERVAL);
             Ok(())
         };
-        said = match viewers::watch(audience, work) {
+        said = match viewers::watch(group, work) {
             Ok([seen, _]) => format!("    {}", seen.describe()),
             Err(error) => format!("    nginx: {error:#}"),
         };
@@ -112,15 +112,15 @@ pub(super) fn run_one(
     let mut said = String::new();
     let label = format!("{} taken over {} times", kind.name(), extent.times);
     suite.run(&label, || {
-        let stage = Stage::new(atlas, library, kind)?;
-        said = watch_take_overs(&stage, extent)?;
+        let tested = ServerUnderTest::new(atlas, library, kind)?;
+        said = watch_take_overs(&tested, extent)?;
         Ok(Outcome::Passed)
     });
     println!("{said}");
 }
 
 /// What is served, by what, and to whom.
-struct Stage<'a> {
+struct ServerUnderTest<'a> {
     kind: LinkKind,
     setup: Setup,
     served: &'a Library,
@@ -128,17 +128,17 @@ struct Stage<'a> {
     scratch: tempfile::TempDir,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> ServerUnderTest<'a> {
     fn new(atlas: &Path, library: &'a Library, kind: LinkKind) -> Result<Self> {
-        let stage = Self {
+        let tested = Self {
             kind,
             setup: Setup::usual(kind, atlas, 1)?,
             served: library,
             identities: Identities::new()?,
             scratch: testbed::scratch_directory("take-over")?,
         };
-        stage.install(atlas)?;
-        Ok(stage)
+        tested.install(atlas)?;
+        Ok(tested)
     }
 
     /// The program, at a path of its own.
@@ -204,8 +204,8 @@ impl<'a> Stage<'a> {
         ])
     }
 
-    fn audience<'b>(&'b self, trust: &'b Trust, extent: Extent) -> Result<Audience<'b>> {
-        Ok(Audience {
+    fn viewer_group<'b>(&'b self, trust: &'b Trust, extent: Extent) -> Result<ViewerGroup<'b>> {
+        Ok(ViewerGroup {
             has_films: extent.minutes.is_none(),
             is_strict: true,
             namespace: self.setup.client(),
@@ -259,7 +259,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-impl Drop for Stage<'_> {
+impl Drop for ServerUnderTest<'_> {
     /// Ends what a failed check has left.
     fn drop(&mut self) {
         for id in self.processes() {
@@ -339,7 +339,7 @@ fn sample(pid: Pid, served: &Path) -> Result<Sample> {
 
 /// Take-overs one after the other, and what became of the processes.
 struct Run<'a> {
-    stage: &'a Stage<'a>,
+    tested: &'a ServerUnderTest<'a>,
     trust: Trust,
     extent: Extent,
     /// All processes that were the server, in order.
@@ -350,8 +350,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn watch(&mut self, times: u32) -> Result<String> {
-        let (trust, stage) = (self.trust.clone(), self.stage);
-        let audience = stage.audience(&trust, self.extent)?;
+        let (trust, tested) = (self.trust.clone(), self.tested);
+        let group = tested.viewer_group(&trust, self.extent)?;
         let work = || {
             for round in 1..=times {
                 thread::sleep(self.extent.interval());
@@ -360,28 +360,28 @@ impl Run<'_> {
             thread::sleep(if times == 0 { 4 * INTERVAL } else { INTERVAL });
             Ok(())
         };
-        let [plain, sealed] = viewers::watch(audience, work)?;
+        let [plain, tls] = viewers::watch(group, work)?;
         Ok(format!(
             "{}\n      TLS: {}",
             plain.describe(),
-            sealed.describe()
+            tls.describe()
         ))
     }
 
     fn take_over(&mut self, round: u32) -> Result<()> {
-        let stage = self.stage;
-        stage.write(round)?;
+        let tested = self.tested;
+        tested.write(round)?;
         if round == self.extent.times / 2 {
-            stage.install(&stage.program())?;
+            tested.install(&tested.program())?;
         }
         let begun = Instant::now();
-        let pid = reload(stage.setup.server(), &stage.program())?;
+        let pid = reload(tested.setup.server(), &tested.program())?;
         self.servers.push(pid);
         self.longest_reload = self.longest_reload.max(begun.elapsed());
-        stage.check(&self.trust, round)?;
+        tested.check(&self.trust, round)?;
         if self.extent.minutes.is_some() {
             self.await_others()?;
-            self.samples.push(sample(pid, stage.served.root())?);
+            self.samples.push(sample(pid, tested.served.root())?);
         }
         Ok(())
     }
@@ -431,14 +431,14 @@ fn has_ended(pid: Pid) -> bool {
     stat.map_or(true, |text| text.contains(") Z "))
 }
 
-fn watch_take_overs(stage: &Stage<'_>, extent: Extent) -> Result<String> {
-    stage.write(0)?;
-    let server = stage.start()?;
+fn watch_take_overs(tested: &ServerUnderTest<'_>, extent: Extent) -> Result<String> {
+    tested.write(0)?;
+    let server = tested.start()?;
     let first = pid_of(server.id())?;
-    let at_start = descriptors(first, stage.served.root())?;
+    let at_start = descriptors(first, tested.served.root())?;
     let mut run = Run {
-        stage,
-        trust: Trust::new(&stage.identities.authority())?,
+        tested,
+        trust: Trust::new(&tested.identities.authority())?,
         extent,
         servers: vec![first],
         longest_reload: Duration::ZERO,
@@ -450,17 +450,17 @@ fn watch_take_overs(stage: &Stage<'_>, extent: Extent) -> Result<String> {
     let stopped = server.wait()?.succeeded()?;
     ensure!(!stopped.stderr.contains("panicked"), "{}", stopped.stderr);
     let last = *run.servers.last().context("at least one take-over")?;
-    let at_end = descriptors(last, stage.served.root())?;
+    let at_end = descriptors(last, tested.served.root())?;
     ensure!(
         at_end == at_start,
         "descriptors {at_start:?} at the start, {at_end:?} at the end"
     );
     await_that("slots are left in use", || {
-        stage.slots().is_ok_and(|[free, all]| free == all)
+        tested.slots().is_ok_and(|[free, all]| free == all)
     })?;
     let flat = run.check_flat()?;
     kill_process(last, Signal::TERM).context("ending the last process")?;
-    stage.check_nothing_left()?;
+    tested.check_nothing_left()?;
     let longest = run.longest_reload.as_millis();
     Ok(format!(
         "    undisturbed: {undisturbed}\n    taken over: {taken_over}\n    longest reload {longest} ms{flat}"

@@ -37,7 +37,7 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Where viewers are, and whom they ask.
 #[derive(Clone, Copy)]
-pub(super) struct Audience<'a> {
+pub(super) struct ViewerGroup<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) plain: SocketAddr,
     /// Where half of them ask over TLS, and whom they trust.
@@ -98,17 +98,17 @@ impl Seen {
 
 /// What viewers in plaintext and over TLS saw while `work` was done, which begins once all are in mid-stream.
 pub(super) fn watch(
-    audience: Audience<'_>,
+    group: ViewerGroup<'_>,
     work: impl FnOnce() -> Result<()>,
 ) -> Result<[Seen; 2]> {
     let (stop, are_all) = (AtomicBool::new(false), AtomicBool::new(false));
     let (begun, beginnings) = channel();
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        for number in 0..audience.count {
+        for number in 0..group.count {
             let (stop, are_all, begun) = (&stop, &are_all, begun.clone());
             let one = move || {
-                let seen = view(audience, number, &begun, (are_all, stop));
+                let seen = view(group, number, &begun, (are_all, stop));
                 // One that has failed keeps nobody waiting.
                 let _ = begun.send(());
                 seen
@@ -124,7 +124,7 @@ pub(super) fn watch(
         }
         let deadline = Instant::now() + BEGIN_LIMIT;
         let all_begin = || {
-            for _ in 0..audience.count {
+            for _ in 0..group.count {
                 let left = deadline.saturating_duration_since(Instant::now());
                 beginnings
                     .recv_timeout(left)
@@ -143,13 +143,13 @@ pub(super) fn watch(
                 bail!("viewer {number} panicked");
             };
             let own = own.with_context(|| format!("viewer {number}"))?;
-            all[usize::from(audience.trusts(number))].add(own);
+            all[usize::from(group.trusts(number))].add(own);
         }
         done.map(|()| all)
     })
 }
 
-impl Audience<'_> {
+impl ViewerGroup<'_> {
     /// Whether a viewer asks over TLS.
     fn trusts(&self, number: u32) -> bool {
         self.tls.is_some() && !number.is_multiple_of(2)
@@ -172,18 +172,18 @@ impl Audience<'_> {
 
 /// Asks again and again until it is told to stop, on a connection as long as that lasts.
 fn view(
-    audience: Audience<'_>,
+    group: ViewerGroup<'_>,
     number: u32,
     begun: &Sender<()>,
     (are_all, stop): (&AtomicBool, &AtomicBool),
 ) -> Result<Own> {
     // Two of four watch a film, one of each kind.
-    let bytes = if audience.has_films && number % 4 < 2 {
+    let bytes = if group.has_films && number % 4 < 2 {
         FILM_BYTES
     } else {
         SHORT_BYTES
     };
-    let (content, path, pace) = (files::content(bytes), name(bytes), audience.pace());
+    let (content, path, pace) = (files::content(bytes), name(bytes), group.pace());
     let mut own = Own::default();
     let mut open: Option<Client> = None;
     let mut is_in_stream = false;
@@ -193,13 +193,13 @@ fn view(
         let is_open = open.is_some();
         let mut client = match open.take() {
             Some(client) => client,
-            None => audience.connect(number)?,
+            None => group.connect(number)?,
         };
         let head = client
             .ask("GET", &path, "")
             .and_then(|()| client.read_head());
         let head = match head {
-            Err(_) if is_open && !audience.is_strict => {
+            Err(_) if is_open && !group.is_strict => {
                 own.failed += 1;
                 continue;
             }
