@@ -291,7 +291,7 @@ impl Client {
         let is_small = demand.range.bytes() * 2 <= limits.slot_bytes;
         let ahead_bytes = match (&kept, is_again) {
             (None, true) if kept_slots.has_places() => self.lost_bytes_ahead(demand, limits),
-            (None, false) if is_small => self.ahead_bytes(kept_slots),
+            (None, false) if is_small => self.ahead_bytes(kept_slots, demand.range.bytes()),
             _ => 0,
         };
         let limits = FetchLimits {
@@ -302,11 +302,11 @@ impl Client {
         fetch::plan(demand, &self.stream, limits, kept)
     }
 
-    /// How much of the stream a read may take if its demand is for less.
-    fn ahead_bytes(&mut self, kept_slots: &KeptSlots) -> u64 {
-        let has_lost = self.tcp.has_lost();
+    /// How much of the stream a read may take whose demand is for less, `burst_bytes`.
+    fn ahead_bytes(&mut self, kept_slots: &KeptSlots, burst_bytes: u64) -> u64 {
+        let even_busy = self.tcp.has_lost() && burst_bytes < self.busy_burst_bytes();
         let may_be =
-            kept_slots.may_read_ahead(&mut self.kept, self.serial, &mut self.ahead, has_lost);
+            kept_slots.may_read_ahead(&mut self.kept, self.serial, &mut self.ahead, even_busy);
         if self.tls.is_some() {
             // If nothing is kept, a part of a record costs as much as the whole.
             let unit = if may_be { 0 } else { SEALED_UNIT_BYTES };
@@ -314,6 +314,16 @@ impl Client {
         }
         let bytes = self.tcp.paced_bytes(AHEAD_TIME).filter(|_| may_be);
         bytes.unwrap_or(0)
+    }
+
+    /// From so long a burst on, a busy worker reads no more than the burst, even if the path loses: it is mostly whole blocks or
+    /// records, and copies of the rest would cost more than reading that again.
+    fn busy_burst_bytes(&self) -> u64 {
+        if self.tls.is_some() {
+            u64::from(SEALED_UNIT_BYTES)
+        } else {
+            2 * BLOCK_BYTES
+        }
     }
 
     /// How much of the stream a read for a lost run takes, so that it brings the next ones as well: up to the last one

@@ -209,20 +209,20 @@ impl KeptSlots {
         self.slots_max > 0
     }
 
-    /// Whether a read for this client may take more than is demanded. `has_lost`: its path loses.
+    /// Whether a read for this client may take more than is demanded. `even_busy`: while the worker is busy, too.
     pub(crate) fn may_read_ahead(
         &self,
         of_client: &mut ClientKept,
         owner: u32,
         ahead: &mut ReadAhead,
-        has_lost: bool,
+        even_busy: bool,
     ) -> bool {
         if (of_client.unsent).is_some_and(|key| self.get_of(owner, key).is_none()) {
             of_client.unsent = None;
             ahead.on_given_up();
         }
         let has_room = self.unsent_count < self.slots_max || self.copies.count_max() > 0;
-        (self.is_open || has_lost) && ahead.skipped == 0 && has_room
+        (self.is_open || even_busy) && ahead.skipped == 0 && has_room
     }
 
     /// What the key of this client names, if it is still kept.

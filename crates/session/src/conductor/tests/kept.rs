@@ -244,3 +244,44 @@ fn records_are_sealed_once_however_many_bursts_they_leave_in() {
         assert_eq!(resealed == 0, is_once, "{resealed}");
     }
 }
+
+#[test]
+fn a_busy_worker_copies_what_is_behind_short_bursts_of_a_path_that_loses() {
+    // Bursts are a millisecond of the rate.
+    let copied_at = |rate, has_lost: bool| {
+        let mut config = paced(4);
+        config.tcp.rate_max = Some(rate);
+        config.kept_copy_bytes = 1 << 20;
+        let mut bench = Bench::with(config, 8);
+        bench.conductor.set_may_keep(false);
+        let mut peer = asked(&mut bench, 1000);
+        let go_on = |bench: &mut Bench, peer: &mut Peer, rounds| {
+            for _ in 0..rounds {
+                bench.complete_reads();
+                peer.take(bench);
+                peer.send(bench, TcpFlags::ACK, b"");
+                bench.turn();
+                bench.pass(Duration::from_millis(20));
+            }
+        };
+        go_on(&mut bench, &mut peer, 3);
+        if has_lost {
+            bench.complete_reads();
+            let segments = bench.take_segments(1000);
+            let (last, text) = segments.last().unwrap();
+            let end = last.sequence.wrapping_add(u32::try_from(text.len()).unwrap());
+            // The first segment comes when it is sent again only.
+            let hole_end = peer.expected.wrapping_add(1460);
+            peer.acknowledge_with_sack(&mut bench, hole_end, end);
+            bench.pass(Duration::from_millis(20));
+            bench.complete_reads();
+            bench.take_segments(1000);
+            peer.expected = end;
+        }
+        go_on(&mut bench, &mut peer, 6);
+        bench.conductor.counters().session_kept_copied_bytes
+    };
+    assert!(copied_at(4_000_000, true) > 0);
+    assert_eq!(copied_at(12_000_000, true), 0);
+    assert_eq!(copied_at(4_000_000, false), 0);
+}
