@@ -33,6 +33,7 @@ pub(crate) const SECONDS_DEFAULT: u64 = 10;
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
     lines_max: 16_384,
     bytes_max: 16 << 20,
+    pause: Duration::ZERO,
 };
 /// Bytes of each frame, more than any has.
 const SNAP_BYTES: u32 = 262_144;

@@ -37,6 +37,7 @@ use crate::observe::output::{Output, OutputLimits, Target};
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
     lines_max: 1024,
     bytes_max: 1 << 20,
+    pause: Duration::ZERO,
 };
 /// Longest wait for stderr at the end.
 pub(crate) const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);

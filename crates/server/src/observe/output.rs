@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// Bytes that one write takes; more than this only if a single line is longer.
@@ -37,6 +37,8 @@ pub(crate) struct OutputLimits {
     pub lines_max: usize,
     /// Bytes of them.
     pub bytes_max: usize,
+    /// After a write the thread sleeps for so long, so that it is not woken for each line that comes meanwhile.
+    pub pause: Duration,
 }
 
 /// A handle to the thread; its clones share one queue.
@@ -45,6 +47,7 @@ pub(crate) struct Output {
     sender: SyncSender<Piece>,
     shared: Arc<Shared>,
     bytes_max: usize,
+    thread: Thread,
     /// Disconnected once the thread has ended.
     ended: Mutex<Receiver<()>>,
 }
@@ -83,8 +86,9 @@ impl Output {
             receiver,
             target,
             shared: Arc::clone(&shared),
+            pause: limits.pause,
         };
-        thread::Builder::new().name(name.into()).spawn(move || {
+        let thread = thread::Builder::new().name(name.into()).spawn(move || {
             writer.run();
             drop(end);
         })?;
@@ -92,6 +96,7 @@ impl Output {
             sender,
             shared,
             bytes_max: limits.bytes_max,
+            thread: thread.thread().clone(),
             ended: Mutex::new(ended),
         })
     }
@@ -144,9 +149,10 @@ impl Output {
         ended.recv_timeout(time_max) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// Wakes the thread by an empty line. If the queue is full, the thread is awake anyway.
+    /// Wakes the thread by an empty line, and out of its pause. If the queue is full, it waits for no line anyway.
     fn wake(&self) {
         let _ = self.sender.try_send(Piece::default());
+        self.thread.unpark();
     }
 }
 
@@ -155,6 +161,7 @@ struct Writer<T> {
     receiver: Receiver<Piece>,
     target: T,
     shared: Arc<Shared>,
+    pause: Duration,
 }
 
 impl<T: Target> Writer<T> {
@@ -176,6 +183,9 @@ impl<T: Target> Writer<T> {
                 self.target.reopen();
             }
             self.write(&batch, lines);
+            if batch.len() < BATCH_BYTES && !self.shared.is_closing.load(Ordering::Acquire) {
+                thread::park_timeout(self.pause);
+            }
             next = if self.shared.is_closing.load(Ordering::Acquire) {
                 self.receiver.try_recv().ok()
             } else {
@@ -208,6 +218,7 @@ pub(crate) mod tests {
     const LIMITS: OutputLimits = OutputLimits {
         lines_max: 4,
         bytes_max: 100,
+        pause: Duration::ZERO,
     };
 
     /// Tells of each write, then waits for what it is to come to.
@@ -233,15 +244,15 @@ pub(crate) mod tests {
         }
     }
 
-    fn blocked() -> (Output, Receiver<String>, Sender<io::Result<()>>) {
+    fn blocked(limits: OutputLimits) -> (Output, Receiver<String>, Sender<io::Result<()>>) {
         let ((events, seen), (outcome, outcomes)) = (channel(), channel());
-        let output = Output::spawn("test", LIMITS, BlockedTarget { events, outcomes }).unwrap();
+        let output = Output::spawn("test", limits, BlockedTarget { events, outcomes }).unwrap();
         (output, seen, outcome)
     }
 
     #[test]
     fn a_target_that_blocks_costs_lines_and_no_time() {
-        let (output, seen, outcome) = blocked();
+        let (output, seen, outcome) = blocked(LIMITS);
         assert!(output.push(b"first\n".to_vec()));
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "first\n");
         // The thread is held now: from here on it is the queue that takes lines.
@@ -260,7 +271,7 @@ pub(crate) mod tests {
 
     #[test]
     fn bytes_are_bounded_as_lines_are() {
-        let (output, seen, _outcome) = blocked();
+        let (output, seen, _outcome) = blocked(LIMITS);
         assert!(output.push(vec![b'a'; 1]));
         seen.recv_timeout(LONG).unwrap();
         // What is being written still waits.
@@ -272,7 +283,7 @@ pub(crate) mod tests {
 
     #[test]
     fn lines_that_cannot_be_written_are_counted_and_reported() {
-        let (output, seen, outcome) = blocked();
+        let (output, seen, outcome) = blocked(LIMITS);
         output.push(b"lost\n".to_vec());
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "lost\n");
         outcome.send(Err(io::Error::other("no space"))).unwrap();
@@ -286,7 +297,7 @@ pub(crate) mod tests {
 
     #[test]
     fn reopening_needs_no_line_and_happens_once() {
-        let (output, seen, outcome) = blocked();
+        let (output, seen, outcome) = blocked(LIMITS);
         output.reopen();
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "reopen");
         output.push(b"line\n".to_vec());
@@ -302,5 +313,27 @@ pub(crate) mod tests {
         drop(outcome);
         assert!(output.close(LONG));
         assert!(seen.try_recv().is_err());
+    }
+    #[test]
+    fn lines_of_a_pause_are_written_together_and_nobody_waits_for_its_end() {
+        let limits = OutputLimits {
+            pause: LONG * 2,
+            ..LIMITS
+        };
+        for is_closed in [false, true] {
+            let (output, seen, outcome) = blocked(limits);
+            drop(outcome);
+            output.push(b"first\n".to_vec());
+            assert_eq!(seen.recv_timeout(LONG).unwrap(), "first\n");
+            output.push(b"1\n".to_vec());
+            output.push(b"2\n".to_vec());
+            if is_closed {
+                assert!(output.close(LONG));
+            } else {
+                output.reopen();
+                assert_eq!(seen.recv_timeout(LONG).unwrap(), "reopen");
+            }
+            assert_eq!(seen.recv_timeout(LONG).unwrap(), "1\n2\n");
+        }
     }
 }

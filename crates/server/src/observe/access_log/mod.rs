@@ -21,7 +21,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clock::Instant;
 use session::{LoggedRequest, ReplyEnd, RequestLog, RequestName};
@@ -42,7 +42,11 @@ pub(crate) const PENDING_BYTES_MAX: usize = 16 << 20;
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
     lines_max: 16_384,
     bytes_max: 16 << 20,
+    pause: WRITE_PAUSE,
 };
+/// Each write of a busy server takes the lines of so long: waking the thread for those of each round would cost more than
+/// writing them.
+const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// From a request's identifier to the next: odd, so that none comes again before 2^64 requests.
 const ID_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Lines of a round are handed to the thread together, so that it is not woken for each, and at once from here on.

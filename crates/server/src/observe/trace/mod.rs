@@ -16,6 +16,7 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clock::Instant;
 use session::{ConnectionTrace, TraceEnd, TraceEvent};
@@ -35,6 +36,7 @@ pub(crate) const BYTES_MAX: u64 = 1 << 30;
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
     lines_max: 16_384,
     bytes_max: 16 << 20,
+    pause: Duration::ZERO,
 };
 
 /// Peers: all ports of an address, or one.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use clock::Instant;
 use session::{ConnectionTrace as _, TraceEnd, TraceEvent};
@@ -98,6 +99,7 @@ fn what_does_not_fit_is_counted_and_the_next_record_says_so() {
     let limits = OutputLimits {
         lines_max: 1,
         bytes_max: 1 << 20,
+        pause: Duration::ZERO,
     };
     let output = Arc::new(Output::spawn("test", limits, Held { seen, go }).unwrap());
     let mut trace = PeerTrace::new(Peers::parse("192.0.2.7").unwrap(), Arc::clone(&output));
