@@ -269,7 +269,9 @@ fn a_busy_worker_copies_what_is_behind_short_bursts_of_a_path_that_loses() {
             bench.complete_reads();
             let segments = bench.take_segments(1000);
             let (last, text) = segments.last().unwrap();
-            let end = last.sequence.wrapping_add(u32::try_from(text.len()).unwrap());
+            let end = last
+                .sequence
+                .wrapping_add(u32::try_from(text.len()).unwrap());
             // The first segment comes when it is sent again only.
             let hole_end = peer.expected.wrapping_add(1460);
             peer.acknowledge_with_sack(&mut bench, hole_end, end);
