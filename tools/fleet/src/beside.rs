@@ -32,12 +32,12 @@ pub(crate) fn run(stage: &Stage) -> Result<()> {
     let over = |start: Instant| Ok(start.elapsed() >= PART);
     view(stage, "the filler has nothing to do", over)?;
     fleet.want(stage, 1, Wanted::Plain)?;
-    let mut last = 0;
+    let (mut last, mut has_begun) = (0, false);
     let filled = view(stage, "the filler brings the other half", |start| {
         last = gauge(stage, 1, "atlas_fill_object_bytes_total").unwrap_or(last);
-        let waiting = gauge(stage, 1, "atlas_fill_waiting_objects ").unwrap_or(1);
-        let is_begun = start.elapsed() > Duration::from_secs(1);
-        Ok((is_begun && waiting == 0) || start.elapsed() >= PART * 6)
+        let waiting = gauge(stage, 1, "atlas_fill_waiting_objects ").unwrap_or(0);
+        has_begun |= waiting > 0;
+        Ok((has_begun && waiting == 0) || start.elapsed() >= PART * 6)
     })?;
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = last as f64 * 8.0 / 1e6 / filled.as_secs_f64();
