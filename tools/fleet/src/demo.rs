@@ -4,6 +4,7 @@
 //! The host gets an interface to the stage's bridge, which goes with it. Ends by Ctrl-C, or by the end of stdin.
 
 use std::io::BufRead as _;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use rustix::process::Signal;
 
 use testbed::interrupt;
 use testbed::process::run as run_command;
+use testbed::undo::Undo;
 
 use crate::compare::EDGES;
 use crate::edge::Fleet;
@@ -34,17 +36,7 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Shows the stage until it is told to end.
 pub(crate) fn run(stage: &Stage) -> Result<()> {
-    let core = stage.core.name();
-    run_command(std::process::Command::new("ip").args([
-        "link", "add", INTERFACE, "type", "veth", "peer", "name", "host0", "netns", core,
-    ]))?;
-    stage.core.ip("link set host0 master net0 up")?;
-    for arguments in [
-        &["addr", "add", "10.78.0.3/16", "dev", INTERFACE][..],
-        &["link", "set", INTERFACE, "up"],
-    ] {
-        run_command(std::process::Command::new("ip").args(arguments))?;
-    }
+    let _undo = join_host(stage)?;
     let mut fleet = Fleet::start(stage, plan_with_films(stage), EDGES)?;
     println!("\nA fleet of {EDGES} edges serves; Ctrl-C ends it.");
     match players::find() {
@@ -74,6 +66,27 @@ pub(crate) fn run(stage: &Stage) -> Result<()> {
         directed.and(viewed)
     })?;
     audience.taken().check()
+}
+
+/// Gives the host an interface to the bridge. It is taken away by name: a namespace is there until its last socket is.
+fn join_host(stage: &Stage) -> Result<Undo> {
+    let ip = |arguments: &str| {
+        let mut command = Command::new("ip");
+        command.args(arguments.split(' '));
+        command
+    };
+    let core = stage.core.name();
+    let peer = format!("type veth peer name host0 netns {core}");
+    run_command(&mut ip(&format!("link add {INTERFACE} {peer}")))?;
+    let mut undo = Undo::default();
+    let mut remove = ip(&format!("link del {INTERFACE}"));
+    undo.add(format!("remove {INTERFACE}"), move || {
+        run_command(&mut remove).map(drop)
+    });
+    stage.core.ip("link set host0 master net0 up")?;
+    run_command(&mut ip(&format!("addr add 10.78.0.3/16 dev {INTERFACE}")))?;
+    run_command(&mut ip(&format!("link set {INTERFACE} up")))?;
+    Ok(undo)
 }
 
 fn direct(stage: &Stage, fleet: &mut Fleet, audience: &Audience) -> Result<()> {
