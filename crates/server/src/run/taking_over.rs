@@ -25,7 +25,7 @@ use crate::take_over::successor::{Ends, Step, Succession};
 /// How long a worker may take for what it is told: some rounds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 /// How often a process that finishes what it has looks whether that is done.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LEAVING_CHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// See the module.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl TakeOver {
     /// When to look even if nothing comes.
     pub(super) fn wake_at(&self, now: Instant) -> Option<Instant> {
         let starting = self.succession.as_ref().ok().and_then(Succession::deadline);
-        let leaving = self.is_done().then_some(now + LOOK_EVERY);
+        let leaving = self.is_done().then_some(now + LEAVING_CHECK_EVERY);
         starting.into_iter().chain(leaving).min()
     }
 
