@@ -38,6 +38,9 @@ use crate::players::Players;
 use crate::rivals::Rival;
 use crate::stage::{Programs, Stage};
 
+/// What can be tried.
+const PARTS: [&str; 4] = ["faults", "storm", "beside", "compare"];
+
 /// Options of `fleet`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
@@ -56,8 +59,8 @@ pub struct Options {
     /// Clients of a storm of misses
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=15_000))]
     pub clients: u64,
-    /// Only these parts, comma-separated: faults, storm, beside, compare
-    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    /// Only these parts, comma-separated
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = PARTS)]
     pub parts: Vec<String>,
     /// The server (default: builds the release binary)
     #[arg(long, value_name = "PATH")]

@@ -61,6 +61,13 @@ pub const FLEET: [Package; 2] = [
     ),
 ];
 
+/// What `fleet` uses beside a registry and a browser.
+pub const FOR_FLEET: [Package; 3] = [
+    package("ip", "iproute2"),
+    package("nginx", "nginx-light"),
+    package("ffmpeg", "ffmpeg"),
+];
+
 /// What `fleet` compares with, beside nginx. Apart, because not every release has it.
 pub const FLEET_RIVALS: [Package; 1] = [package("traffic_server", "trafficserver")];
 

@@ -15,8 +15,7 @@ use testbed::{interrupt, packages};
 /// Runs all of it; fails if a check does.
 pub(crate) fn run_command(options: &Options) -> Result<()> {
     for wanted in [
-        &packages::FOR_TESTS[..],
-        &packages::FOR_CHECKS,
+        &packages::FOR_FLEET[..],
         &packages::BROWSER,
         &packages::FLEET,
         &packages::FLEET_RIVALS,
