@@ -453,6 +453,11 @@ impl Client {
         }
     }
 
+    /// Whether it has everything and has acknowledged our FIN: only its own is to come.
+    pub(crate) const fn is_finished(&self) -> bool {
+        matches!(self.tcp.state(), tcp::State::FinWait2(_))
+    }
+
     /// Accepts no further request, and drops a partial one.
     pub(crate) fn stop_taking_requests(&mut self) {
         if let Exchange::LookUp(held) | Exchange::Unsent(held) | Exchange::Changed(_, held) =

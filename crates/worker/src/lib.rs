@@ -326,7 +326,12 @@ impl<L: Link, D: Disk> Worker<L, D> {
         self.conductor.shut_down(now);
     }
 
-    /// Resets every connection. The resets leave in the rounds that follow.
+    /// After [`Worker::shut_down`]: whether all that is left is clients that have everything and do not close.
+    pub fn is_finished(&mut self) -> bool {
+        self.conductor.is_finished()
+    }
+
+    /// Resets every connection that is not finished. The resets leave in the rounds that follow.
     pub fn abort_all(&mut self) {
         self.conductor.abort_all();
     }

@@ -206,7 +206,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             let passed = self.packets.write(&mut self.worker);
             self.count_passed(passed);
             self.observe(now, step.progressed);
-            if self.ending == Ending::Finishing && self.worker.connection_count() == 0 {
+            if self.ending == Ending::Finishing && self.worker.is_finished() {
                 self.ending = Ending::Finished;
                 self.supervisor.iter().for_each(Waker::wake);
             }
@@ -368,7 +368,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
     }
 
-    /// Resets every connection and sends the resets, for [`RESET_TIME_MAX`] at most.
+    /// Resets every connection that is not finished and sends the resets, for [`RESET_TIME_MAX`] at most.
     fn reset_all(&mut self) {
         self.worker.abort_all();
         let deadline = self.now() + RESET_TIME_MAX;

@@ -86,6 +86,8 @@ pub(super) struct Connections {
     pub(super) sources: Sources,
     /// Where the next search for a connection to evict begins.
     eviction_cursor: u32,
+    /// So many places were found finished ([`Connections::is_finished`]).
+    finished_places: u32,
     last_serial: u32,
     /// Of the clients heard from lately.
     pub(super) shortest_rtt: ShortestRtt,
@@ -105,6 +107,7 @@ impl Connections {
             idle: AgeList::new(clients_max),
             sources: Sources::new(clients_max, per_source_max, key),
             eviction_cursor: 0,
+            finished_places: 0,
             last_serial: 0,
             shortest_rtt: ShortestRtt::new(),
         }
@@ -113,6 +116,19 @@ impl Connections {
     /// Clients and half-open connections.
     pub(super) fn count(&self) -> usize {
         self.clients.len() + self.half_opens.len()
+    }
+
+    /// Whether all clients have acknowledged our FIN. Nobody may be taken any more: a place that was found finished is not
+    /// looked at again.
+    pub(super) fn is_finished(&mut self) -> bool {
+        while self.finished_places < self.places() {
+            let client = self.clients.entry(self.finished_places);
+            if client.is_some_and(|client| !client.is_finished()) {
+                return false;
+            }
+            self.finished_places += 1;
+        }
+        self.half_opens.len() == 0
     }
 
     /// Places for clients.

@@ -253,11 +253,23 @@ impl Conductor {
         }
     }
 
-    /// Resets all remaining connections, as fast as [`Conductor::transmit`] sends the resets.
+    /// After [`Conductor::shut_down`]: whether all clients that are left have everything and have acknowledged our FIN. They
+    /// need not close for the server to end (FIN-WAIT-2, RFC 9293 s3.3.2).
+    pub fn is_finished(&mut self) -> bool {
+        self.connections.is_finished()
+    }
+
+    /// Resets all remaining connections, as fast as [`Conductor::transmit`] sends the resets. Who has everything, and our
+    /// FIN, is not reset: some systems would discard what their application has not read.
     pub fn abort_all(&mut self) {
         let connections = &self.connections;
         let indexes = connections.clients.indexes();
+        let is_unfinished = |index: &u32| {
+            let client = connections.clients.entry(*index);
+            client.is_some_and(|client| !client.is_finished())
+        };
         self.outgoing.resets = indexes
+            .filter(is_unfinished)
             .filter_map(|index| connections.token(index))
             .collect();
     }

@@ -199,6 +199,29 @@ fn shutting_down_finishes_replies_and_refuses_the_rest() {
 }
 
 #[test]
+fn the_end_waits_for_acknowledgments_and_not_for_clients_to_close() {
+    let mut bench = Bench::new();
+    let mut busy = Peer::connect(&mut bench, 1000);
+    let mut idle = Peer::connect(&mut bench, 1001);
+    busy.get(&mut bench, "/object");
+    bench.conductor.shut_down(bench.now);
+    bench.turn();
+    assert!(!bench.conductor.is_finished());
+    idle.drain(&mut bench);
+    assert!(!bench.conductor.is_finished(), "a reply is under way");
+    busy.drain(&mut bench);
+    assert!(busy.finished && idle.finished);
+    assert_eq!(bench.conductor.connection_count(), 2);
+    assert!(bench.conductor.is_finished());
+    bench.conductor.abort_all();
+    bench.turn();
+    for peer in [&mut busy, &mut idle] {
+        peer.take(&mut bench);
+        assert!(!peer.reset, "it may still read what has come");
+    }
+}
+
+#[test]
 fn remaining_connections_can_be_reset() {
     let mut bench = Bench::with(
         Config {
