@@ -39,10 +39,12 @@ enum Step {
     /// The client sends a record that cannot be decrypted: it gets an alert, and the rest is
     /// dropped.
     Garbage,
+    /// The worker has much to do from now on, or not: then it keeps slots between bursts.
+    Busy(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    use Step::{Change, Deliver, Garbage, Get, Keep, KeyUpdate, Pass, Read, Shrink, Window};
+    use Step::{Busy, Change, Deliver, Garbage, Get, Keep, KeyUpdate, Pass, Read, Shrink, Window};
     let losses = || prop_oneof![3 => Just(u64::MAX), 1 => any::<u64>(), 1 => Just(0)];
     prop_oneof![
         4 => Just(Get),
@@ -57,6 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (600u32..1_500).prop_map(Shrink),
         2 => any::<bool>().prop_map(KeyUpdate),
         1 => Just(Garbage),
+        1 => any::<bool>().prop_map(Busy),
     ]
 }
 
@@ -77,10 +80,13 @@ struct NonceCheck {
 }
 
 impl NonceCheck {
-    fn new() -> Self {
+    /// For so many slots that are kept between bursts, and so many bytes of copies.
+    fn new(kept_slots_max: usize, kept_copy_bytes: usize) -> Self {
         let config = Config {
             // Small, so that our own key is changed too.
             key_records_max: 64,
+            kept_slots_max,
+            kept_copy_bytes,
             ..tls_config()
         };
         let mut bench = Bench::with(config, 8);
@@ -152,6 +158,7 @@ impl NonceCheck {
                 record[7] ^= 1;
                 client.peer.send(bench, TcpFlags::ACK, &record);
             }
+            Step::Busy(is_busy) => bench.conductor.set_may_keep(!is_busy),
         }
         self.answer_plans();
         self.bench.turn();
@@ -219,9 +226,11 @@ proptest! {
 
     #[test]
     fn no_key_and_number_ever_seal_two_contents(
+        kept_slots_max in 0..4usize,
+        kept_copy_bytes in prop_oneof![Just(0), Just(100_000)],
         steps in proptest::collection::vec(step(), 1..80),
     ) {
-        let mut check = NonceCheck::new();
+        let mut check = NonceCheck::new(kept_slots_max, kept_copy_bytes);
         for step in &steps {
             if check.client.peer.reset {
                 break;
@@ -233,16 +242,26 @@ proptest! {
 
 #[test]
 fn the_model_sees_a_whole_object_and_its_retransmissions() {
-    let mut check = NonceCheck::new();
-    check.apply(&Step::Get);
-    for turn in 0..100 {
-        check.apply(&Step::Read(0, 0));
-        // The first segment of the first transmission is lost.
-        let kept = if turn == 0 { !2 } else { u64::MAX };
-        check.apply(&Step::Deliver(kept));
-        check.apply(&Step::Pass(1_000));
+    for (kept_slots_max, kept_copy_bytes, is_busy) in
+        [(0, 0, false), (4, 0, false), (4, 100_000, true)]
+    {
+        let mut check = NonceCheck::new(kept_slots_max, kept_copy_bytes);
+        check.apply(&Step::Busy(is_busy));
+        check.apply(&Step::Window(20));
+        check.apply(&Step::Get);
+        for turn in 0..200 {
+            check.apply(&Step::Read(0, 0));
+            // The first segment of some transmissions is lost.
+            let kept = if turn % 16 == 0 { !2 } else { u64::MAX };
+            check.apply(&Step::Deliver(kept));
+            check.apply(&Step::Pass(1_000));
+        }
+        check.client.assert_has_object();
+        assert!(check.seen.len() > usize::try_from(OBJECT_BYTES).unwrap());
+        let counters = check.bench.conductor.counters();
+        assert!(counters.tcp_retransmit_bytes > 0);
+        assert!(kept_slots_max > 0 || counters.record_reseal_count > 0);
+        assert_eq!(counters.session_kept_fetch_count > 0, kept_slots_max > 0);
+        assert_eq!(counters.session_kept_copied_bytes > 0, is_busy);
     }
-    check.client.assert_has_object();
-    assert!(check.seen.len() > usize::try_from(OBJECT_BYTES).unwrap());
-    assert!(check.bench.conductor.counters().record_reseal_count > 0);
 }
