@@ -107,10 +107,18 @@ impl Origin {
     /// Starts it and makes the bucket. Edges are at 10.78.1.0/24.
     pub(crate) fn start(namespace: &Namespace, python: &Path) -> Result<Self> {
         let address: SocketAddr = MOTO_ADDRESS.parse()?;
-        let arguments = ["-m", "moto.server", "-H", "10.78.0.1", "-p", "5000"];
-        let arguments = arguments.map(OsString::from);
+        // An origin is another machine: here it has what edges and viewers leave of this one's processors.
+        let mut arguments = vec![OsString::from("-n19"), python.into()];
+        let rest = ["-m", "moto.server", "-H", "10.78.0.1", "-p", "5000"];
+        arguments.extend(rest.map(OsString::from));
         let place = (scratch_directory("moto")?, address);
-        let moto = Server::listening("moto", namespace, None, (python, &arguments[..]), place)?;
+        let moto = Server::listening(
+            "moto",
+            namespace,
+            None,
+            (Path::new("nice"), &arguments[..]),
+            place,
+        )?;
         namespace.enter(|| put(address, &format!("/{BUCKET}"), &[]))?;
         let directory = scratch_directory("origin")?;
         let at = directory.path().to_owned();
