@@ -61,7 +61,8 @@ fn fetch(lab: &Lab, name: &str, path: &str, words: &[&str]) -> String {
 
 /// A token made by a signer of the page.
 fn sign(language: &str, interpreter: &str, folder: &Path, pattern: &str) -> Option<String> {
-    let code = PAGE.split(&format!("```{language}\n")).nth(1).unwrap();
+    let (_, section) = PAGE.split_once("\n## Signed links\n").unwrap();
+    let code = section.split(&format!("```{language}\n")).nth(1).unwrap();
     let script = folder.join(format!("sign.{language}"));
     std::fs::write(&script, code.split("```").next().unwrap()).unwrap();
     let mut command = Command::new(interpreter);
