@@ -208,6 +208,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
             self.observe(now, step.progressed);
             if self.ending == Ending::Finishing && self.worker.is_finished() {
                 self.ending = Ending::Finished;
+                self.publisher.page().finish();
                 self.supervisor.iter().for_each(Waker::wake);
             }
             if step.progressed {

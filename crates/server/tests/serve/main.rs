@@ -216,6 +216,29 @@ fn the_grace_time_bounds_the_end() {
 }
 
 #[test]
+fn a_client_that_does_not_close_keeps_no_server() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    let mut atlas = Atlas::start(&lab, directory.path(), &[]);
+    atlas.ready();
+    let mut client = lab.connect("10.77.0.2:80");
+    client
+        .write_all(b"HEAD /film.bin HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    atlas.signal(libc::SIGTERM);
+    let end = atlas.end();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert!(
+        !end.stderr.contains("the grace time is over"),
+        "{}",
+        end.stderr
+    );
+    // It has all, and no reset.
+    client.read_to_end(&mut Vec::new()).unwrap();
+}
+
+#[test]
 fn new_clients_are_served_until_the_delay_is_over() {
     let Some(lab) = Lab::new() else { return };
     let (directory, bytes) = directory();

@@ -58,6 +58,7 @@ pub(crate) struct Page {
     /// It is to end soon, and serves until then.
     is_leaving: AtomicBool,
     is_ending: AtomicBool,
+    is_finished: AtomicBool,
     /// The real clock's reading at the worker's [`Instant::ZERO`].
     epoch: time::Instant,
 }
@@ -75,6 +76,7 @@ impl Page {
             connections: AtomicUsize::new(0),
             is_leaving: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
+            is_finished: AtomicBool::new(false),
             epoch,
         };
         page.publish(pairs);
@@ -163,10 +165,15 @@ impl Page {
         self.is_ending.store(true, Ordering::Release);
     }
 
-    /// Whether it takes no new requests any more and had no connections at its last round.
+    /// All that it had to send has been acknowledged.
+    pub(crate) fn finish(&self) {
+        self.is_finished.store(true, Ordering::Release);
+    }
+
+    /// Whether that is so.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
-        self.is_ending.load(Ordering::Acquire) && self.connections() == 0
+        self.is_finished.load(Ordering::Acquire)
     }
 
     /// How the worker is at `now`, its own time.
@@ -257,7 +264,7 @@ mod tests {
         page.beat(late, 1);
         page.end();
         assert!(!page.is_finished());
-        page.beat(late, 0);
+        page.finish();
         assert!(page.is_finished());
         assert_eq!(page.health(late), Health::Ending);
         assert_eq!(
