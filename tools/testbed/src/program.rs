@@ -65,17 +65,29 @@ impl Program {
     #[must_use = "the thread is to be joined"]
     pub fn build_ahead(self) -> JoinHandle<()> {
         std::thread::spawn(move || {
-            let _ = self.build_by(background_cargo());
+            let _ = self.build_by(background_cargo(), "release", "release");
         })
     }
 
-    fn build(self) -> Result<PathBuf> {
-        self.build_by(Command::new("cargo"))
+    /// The dev build, brought up to date: tests have made it already.
+    pub fn build_dev(self) -> Result<PathBuf> {
+        self.build_by(Command::new("cargo"), "dev", "debug")
     }
 
-    fn build_by(self, mut cargo: Command) -> Result<PathBuf> {
+    fn build(self) -> Result<PathBuf> {
+        self.build_by(Command::new("cargo"), "release", "release")
+    }
+
+    fn build_by(self, mut cargo: Command, profile: &str, folder: &str) -> Result<PathBuf> {
         cargo
-            .args(["build", "--quiet", "--release", "--package", self.package()])
+            .args([
+                "build",
+                "--quiet",
+                "--profile",
+                profile,
+                "--package",
+                self.package(),
+            ])
             .current_dir(workspace_root());
         let status = Process::spawn_tree("cargo build", &mut cargo)?.wait(BUILD_LIMIT)?;
         ensure!(
@@ -83,7 +95,7 @@ impl Program {
             "{} does not build (cargo: {status})",
             self.name()
         );
-        Ok(target_directory().join("release").join(self.name()))
+        Ok(target_directory().join(folder).join(self.name()))
     }
 }
 

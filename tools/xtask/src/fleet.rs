@@ -29,25 +29,37 @@ pub(crate) fn run_command(options: &Options) -> Result<()> {
 
 /// Runs the short form into a suite, through sudo if this process may not make namespaces itself.
 pub(crate) fn run_short_with_rights(suite: &mut Suite) {
+    let options = match short_options() {
+        Ok(options) => options,
+        Err(error) => return suite.fail("fleet", &format!("{error:#}")),
+    };
     let here = |suite: &mut Suite| {
-        let arguments = ["xtask", "fleet"].into_iter().chain(Options::short());
-        if let Command::Fleet(options) = Arguments::parse_from(arguments).command {
+        let words = [OsString::from("xtask"), "fleet".into()];
+        let words = words.into_iter().chain(options.iter().cloned());
+        if let Command::Fleet(options) = Arguments::parse_from(words).command {
             run_here(suite, &options);
         }
     };
     rights::run(suite, "fleet", here, |_| {
         let mut arguments: Vec<OsString> = vec!["fleet".into()];
-        arguments.extend(Options::short().into_iter().map(OsString::from));
+        arguments.extend(options.iter().cloned());
         // Programs are built as the user we are.
-        for (flag, program) in [
-            ("--atlas", Program::Atlas),
-            ("--fill", Program::AtlasFill),
-            ("--steer", Program::AtlasSteer),
-        ] {
-            arguments.extend([flag.into(), program.find(None)?.into_os_string()]);
-        }
+        let server = Program::Atlas.find(None)?;
+        arguments.extend(["--atlas".into(), server.into_os_string()]);
         Ok(arguments)
     });
+}
+
+/// The short form's. The filler and the steering are dev builds, which tests have made: nothing is measured.
+fn short_options() -> Result<Vec<OsString>> {
+    let mut options: Vec<OsString> = Options::short().into_iter().map(OsString::from).collect();
+    for (flag, program) in [
+        ("--fill", Program::AtlasFill),
+        ("--steer", Program::AtlasSteer),
+    ] {
+        options.extend([flag.into(), program.build_dev()?.into_os_string()]);
+    }
+    Ok(options)
 }
 
 fn run_here(suite: &mut Suite, options: &Options) {
