@@ -160,6 +160,14 @@ fn a_reply_under_way_is_finished_before_the_end() {
     assert_eq!(atlas.end().code, Some(0));
 }
 
+/// A client that has asked for the film, and has read the first byte of the reply.
+fn begun(lab: &Lab, method: &str) -> std::net::TcpStream {
+    let mut client = lab.connect("10.77.0.2:80");
+    write!(client, "{method} /film.bin HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    client
+}
+
 #[test]
 fn a_second_signal_resets_and_ends_at_once() {
     let Some(lab) = Lab::new() else { return };
@@ -167,11 +175,7 @@ fn a_second_signal_resets_and_ends_at_once() {
     let mut atlas = Atlas::start(&lab, directory.path(), &[]);
     atlas.ready();
     // A client that does not read keeps its reply under way.
-    let mut client = lab.connect("10.77.0.2:80");
-    client
-        .write_all(b"GET /film.bin HTTP/1.1\r\nHost: a\r\n\r\n")
-        .unwrap();
-    client.read_exact(&mut [0]).unwrap();
+    let mut client = begun(&lab, "GET");
     atlas.signal(libc::SIGTERM);
     atlas.stderr_line("finishing");
     atlas.signal(libc::SIGTERM);
@@ -197,11 +201,7 @@ fn the_grace_time_bounds_the_end() {
     let words = ["--config", config.to_str().unwrap()];
     let mut atlas = Atlas::start(&lab, directory.path(), &words);
     atlas.ready();
-    let mut client = lab.connect("10.77.0.2:80");
-    client
-        .write_all(b"GET /film.bin HTTP/1.1\r\nHost: a\r\n\r\n")
-        .unwrap();
-    client.read_exact(&mut [0]).unwrap();
+    let mut client = begun(&lab, "GET");
     atlas.signal(libc::SIGTERM);
     let end = atlas.end();
     assert_eq!(end.code, Some(0), "{}", end.stderr);
@@ -221,11 +221,7 @@ fn a_client_that_does_not_close_keeps_no_server() {
     let (directory, _) = directory();
     let mut atlas = Atlas::start(&lab, directory.path(), &[]);
     atlas.ready();
-    let mut client = lab.connect("10.77.0.2:80");
-    client
-        .write_all(b"HEAD /film.bin HTTP/1.1\r\nHost: a\r\n\r\n")
-        .unwrap();
-    client.read_exact(&mut [0]).unwrap();
+    let mut client = begun(&lab, "HEAD");
     atlas.signal(libc::SIGTERM);
     let end = atlas.end();
     assert_eq!(end.code, Some(0), "{}", end.stderr);
