@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -36,6 +37,7 @@ struct MissLine {
     path: String,
     #[serde(default)]
     site: String,
+    directory: Option<PathBuf>,
     #[serde(default = "one")]
     requests: u64,
 }
@@ -50,6 +52,7 @@ struct CountLine {
     path: String,
     #[serde(default)]
     site: String,
+    directory: Option<PathBuf>,
     requests: u64,
     /// So many of them may have been for objects that were counted in its place before.
     #[serde(default)]
@@ -65,6 +68,7 @@ pub struct Feed {
     client: reqwest::Client,
     server: SocketAddr,
     site: Option<String>,
+    target: PathBuf,
     misses_of: String,
     next_miss: u64,
     counts_of: (String, Option<i64>),
@@ -72,11 +76,12 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Of this listener; with a site only what is asked of that.
+    /// Of this listener; with a site only what is asked of that. What is beneath a directory beside the server's PATH is looked
+    /// at only if that is `target`.
     ///
     /// # Errors
     /// The client cannot be made.
-    pub fn new(server: SocketAddr, site: Option<String>) -> Result<Self, String> {
+    pub fn new(server: SocketAddr, site: Option<String>, target: &Path) -> Result<Self, String> {
         let client = reqwest::Client::builder()
             .timeout(LIMIT)
             .no_proxy()
@@ -86,6 +91,7 @@ impl Feed {
             client: client.map_err(|error| format!("server: {error}"))?,
             server,
             site,
+            target: std::path::absolute(target).map_err(|error| format!("target: {error}"))?,
             misses_of: String::new(),
             next_miss: 0,
             counts_of: Default::default(),
@@ -111,9 +117,12 @@ impl Feed {
             }
         }
         self.next_miss = next;
-        let names = lines
-            .into_iter()
-            .filter_map(|it| Some((self.name(&it.path, &it.site)?, it.requests)));
+        let names = lines.into_iter().filter_map(|it| {
+            Some((
+                self.name(&it.path, &it.site, it.directory.as_deref())?,
+                it.requests,
+            ))
+        });
         Ok(names.collect())
     }
 
@@ -137,7 +146,7 @@ impl Feed {
         // Several sites may have one object.
         let mut all: HashMap<Name, (u64, u64)> = HashMap::new();
         for line in lines {
-            if let Some(name) = self.name(&line.path, &line.site) {
+            if let Some(name) = self.name(&line.path, &line.site, line.directory.as_deref()) {
                 let (requests, excess) = all.entry(name).or_default();
                 *requests = requests.saturating_add(line.requests);
                 *excess = excess.saturating_add(line.excess_max);
@@ -157,8 +166,9 @@ impl Feed {
     }
 
     /// The name of the object that a path of a site asks for, if that is looked at.
-    fn name(&self, path: &str, site: &str) -> Option<Name> {
-        let is_mine = self.site.as_ref().is_none_or(|mine| mine == site);
+    fn name(&self, path: &str, site: &str, directory: Option<&Path>) -> Option<Name> {
+        let is_mine = self.site.as_ref().is_none_or(|mine| mine == site)
+            && directory.is_none_or(|directory| directory == self.target);
         is_mine.then(|| name_of(path)).flatten()
     }
 
@@ -231,10 +241,24 @@ mod tests {
         }
     }
 
+    fn feed() -> Feed {
+        let server = ([127, 0, 0, 1], 1).into();
+        Feed::new(server, Some("s".to_owned()), Path::new("/mnt/b")).unwrap()
+    }
+
+    #[test]
+    fn what_is_beneath_another_directory_than_the_target_is_not_looked_at() {
+        let name_in = |directory| feed().name("/a", "s", Option::map(directory, Path::new));
+        assert_eq!(name_in(None), Some("a".into()));
+        assert_eq!(name_in(Some("/mnt/b")), Some("a".into()));
+        assert_eq!(name_in(Some("/mnt/c")), None);
+        assert_eq!(feed().name("/a", "t", None), None);
+    }
+
     #[test]
     fn counts_are_what_was_asked_for_since_the_last_time_and_newcomers_have_no_more_than_their_own()
     {
-        let mut feed = Feed::new(([127, 0, 0, 1], 1).into(), Some("s".to_owned())).unwrap();
+        let mut feed = feed();
         let mut fresh = |lines: &str| {
             let text = format!("{{\"instance\":\"x\",\"began\":1}}\n{lines}");
             let (head, lines) = parse(&text).unwrap();

@@ -177,7 +177,7 @@ fn listen(
     server: std::net::SocketAddr,
     settings: &Settings,
 ) -> Result<mpsc::Receiver<FromServer>, String> {
-    let mut feed = Feed::new(server, settings.site.clone())?;
+    let mut feed = Feed::new(server, settings.site.clone(), &settings.target)?;
     let (misses_every, counts_every) = (settings.misses_every, settings.counts_every);
     // A slow loop holds the questions up, not the memory.
     let (sender, receiver) = mpsc::channel(4);
