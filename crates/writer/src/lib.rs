@@ -35,7 +35,7 @@ pub enum WriteError {
 
 /// An object that finds no room.
 #[derive(Clone, Debug)]
-pub struct Homeless {
+pub struct Unplaced {
     /// Which of those that were asked for.
     pub index: usize,
     /// What there is.
@@ -43,7 +43,7 @@ pub struct Homeless {
 }
 
 /// The editor again, and places for all objects, or one that finds none.
-pub type Allocated = Result<(Editor, Vec<Extent>), (Editor, Homeless)>;
+pub type Allocated = Result<(Editor, Vec<Extent>), (Editor, Unplaced)>;
 
 /// A store that is open to be changed.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ impl Writing {
         let mut editor = self.free_space(editor)?;
         Ok(match try_allocate(&mut editor, sizes) {
             Ok(extents) => Ok((editor, extents)),
-            Err(homeless) => Err((editor, homeless)),
+            Err(unplaced) => Err((editor, unplaced)),
         })
     }
 
@@ -203,7 +203,7 @@ impl Writing {
 /// What is to be done with a store that is damaged.
 const SAVE: &str = "save what is there (atlas store get), and make the store anew";
 
-fn try_allocate(editor: &mut Editor, sizes: &[u64]) -> Result<Vec<Extent>, Homeless> {
+fn try_allocate(editor: &mut Editor, sizes: &[u64]) -> Result<Vec<Extent>, Unplaced> {
     let mut order: Vec<_> = (0..sizes.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(sizes[*index]));
     let mut extents = vec![Extent::default(); sizes.len()];
@@ -214,7 +214,7 @@ fn try_allocate(editor: &mut Editor, sizes: &[u64]) -> Result<Vec<Extent>, Homel
                 for index in &order[..done] {
                     editor.release(extents[*index]);
                 }
-                return Err(Homeless {
+                return Err(Unplaced {
                     index: *index,
                     error,
                 });

@@ -131,9 +131,9 @@ fn allocate(
     items: &[Item],
 ) -> Result<(Editor, Vec<Extent>), Failure> {
     let sizes: Vec<u64> = items.iter().map(|it| it.status.size_bytes).collect();
-    writing.allocate(editor, &sizes)?.map_err(|(_, homeless)| {
-        let (size, error) = (units::size, homeless.error);
-        let name = &items[homeless.index].name;
+    writing.allocate(editor, &sizes)?.map_err(|(_, unplaced)| {
+        let (size, error) = (units::size, unplaced.error);
+        let name = &items[unplaced.index].name;
         let mut text = format!(
             "{name}: no room for {} in one piece: the largest free run has {}, {} are free in all",
             size(error.wanted_bytes),
