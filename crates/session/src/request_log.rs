@@ -32,9 +32,6 @@ pub trait RequestLog: fmt::Debug {
     /// The reply was taken back, and none of it was sent: [`RequestLog::begin`] is called again for its request,
     /// and [`RequestLog::end`] is not called with this name.
     fn forget(&mut self, name: RequestName);
-
-    /// The worker's round is over: what was kept together until now is passed on.
-    fn flush(&mut self) {}
 }
 
 /// A request when its reply begins.

@@ -244,7 +244,6 @@ impl<L: Link, D: Disk> Worker<L, D> {
         // Before objects are released: the log needs their paths.
         self.log_warnings(now);
         progressed |= self.release_objects();
-        self.conductor.flush_request_log();
         self.slots.end_round(now, progressed, blocked_on_link);
         self.counters.server_step_rounds += 1;
         self.counters.server_empty_rounds += u64::from(!progressed);

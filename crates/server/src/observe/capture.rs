@@ -31,7 +31,6 @@ pub(crate) const SECONDS_MAX: u64 = 600;
 pub(crate) const SECONDS_DEFAULT: u64 = 10;
 /// What may wait for the asker.
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
-    lines_max: 16_384,
     bytes_max: 16 << 20,
     pause: Duration::ZERO,
 };
@@ -141,7 +140,7 @@ pub(crate) fn answer(
         left_bytes: BYTES_MAX,
     };
     let output = Arc::new(Output::spawn("atlas-capture", QUEUE, target)?);
-    output.push(header);
+    output.push(&header);
     match kind {
         CaptureKind::Pcap => {
             let epoch_nanos = overview.unix_nanos_at_zero();
@@ -228,7 +227,7 @@ impl FrameWatch for PeerFrames {
         let mut record = Vec::new();
         // Writing into memory cannot fail.
         let _ = link::pcap::write_record(&mut record, nanos, kept_bytes, frame_bytes, parts);
-        self.output.push(record);
+        self.output.push(&record);
     }
 }
 

@@ -35,7 +35,6 @@ use crate::observe::output::{Output, OutputLimits, Target};
 
 /// What may wait for stderr. A line is some hundred bytes, the one with all counters some thousand.
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
-    lines_max: 1024,
     bytes_max: 1 << 20,
     pause: Duration::ZERO,
 };
@@ -232,7 +231,7 @@ const fn prefix(level: Level) -> &'static str {
 pub(crate) fn write(line: &[u8]) {
     match (MODE.load(Ordering::Acquire), OUTPUT.get()) {
         (QUEUED, Some(output)) => {
-            output.push(line.to_vec());
+            output.push(line);
         }
         (STUCK, _) => {}
         _ => {

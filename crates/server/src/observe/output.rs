@@ -1,19 +1,19 @@
 //! Lines for a file, a pipe or a terminal, written by a separate thread.
 //!
 //! A disk may hang and a pipe may have no reader; the worker must not wait for either. So
-//! [`Output::push`] refuses to block. Bounds: [`OutputLimits`] lines and bytes wait; further lines
-//! and lines that could not be written are dropped and counted. At the end [`Output::close`] waits
-//! for the queued lines, for a limited time.
+//! [`Output::push`] appends to what waits, under a lock that is never held while anything is written. Bounds:
+//! [`OutputLimits::bytes_max`] wait; further lines and lines that could not be written are dropped and counted. At the
+//! end [`Output::close`] waits for the lines that wait, for a limited time.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Bytes that one write takes; more than this only if a single line is longer.
-const BATCH_BYTES: usize = 64 * 1024;
+/// What the memory for lines is, once they are written, at most.
+const ROOM_BYTES: usize = 64 * 1024;
 
 /// Where lines go.
 pub(crate) trait Target: Send {
@@ -33,18 +33,15 @@ pub(crate) trait Target: Send {
 /// What may wait to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OutputLimits {
-    /// Pieces, each of a line or several; room for as many is allocated at start.
-    pub lines_max: usize,
-    /// Bytes of them.
+    /// Bytes, those that are being written included.
     pub bytes_max: usize,
     /// After a write the thread sleeps for so long, so that it is not woken for each line that comes meanwhile.
     pub pause: Duration,
 }
 
-/// A handle to the thread; its clones share one queue.
+/// A handle to the thread, which ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Output {
-    sender: SyncSender<Piece>,
     shared: Arc<Shared>,
     bytes_max: usize,
     thread: Thread,
@@ -54,19 +51,34 @@ pub(crate) struct Output {
 
 /// Whole lines, and how many they are.
 #[derive(Debug, Default)]
-struct Piece {
-    bytes: Vec<u8>,
-    lines: u64,
+struct Lines {
+    text: Vec<u8>,
+    count: u64,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Bytes of lines that wait.
-    bytes: AtomicUsize,
+    waiting: Mutex<Waiting>,
     /// Lines that were not written.
     dropped: AtomicU64,
     is_reopen_wanted: AtomicBool,
     is_closing: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: Lines,
+    /// Bytes that are being written.
+    written_bytes: usize,
+    /// The thread sleeps until there are lines.
+    is_thread_idle: bool,
+}
+
+impl Shared {
+    /// Held to append and to take only, which cannot panic but for want of memory.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Output {
@@ -79,11 +91,9 @@ impl Output {
         limits: OutputLimits,
         target: impl Target + 'static,
     ) -> io::Result<Self> {
-        let (sender, receiver) = sync_channel(limits.lines_max);
         let (end, ended) = channel();
         let shared = Arc::<Shared>::default();
         let writer = Writer {
-            receiver,
             target,
             shared: Arc::clone(&shared),
             pause: limits.pause,
@@ -93,7 +103,6 @@ impl Output {
             drop(end);
         })?;
         Ok(Self {
-            sender,
             shared,
             bytes_max: limits.bytes_max,
             thread: thread.thread().clone(),
@@ -101,26 +110,23 @@ impl Output {
         })
     }
 
-    /// Queues a line with its line break; an empty one is ignored. Returns whether there was room.
-    pub(crate) fn push(&self, line: Vec<u8>) -> bool {
-        self.push_lines(line, 1)
-    }
-
-    /// The same for several lines, which are written or dropped together.
-    pub(crate) fn push_lines(&self, text: Vec<u8>, lines: u64) -> bool {
-        if text.is_empty() {
-            return true;
+    /// Queues a line with its line break. Returns whether there was room.
+    pub(crate) fn push(&self, line: &[u8]) -> bool {
+        let mut waiting = self.shared.waiting();
+        let room = self.bytes_max.saturating_sub(waiting.written_bytes);
+        if waiting.lines.text.len() + line.len() > room {
+            drop(waiting);
+            self.count_dropped(1);
+            return false;
         }
-        let bytes = text.len();
-        let waiting = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if waiting + bytes <= self.bytes_max
-            && self.sender.try_send(Piece { bytes: text, lines }).is_ok()
-        {
-            return true;
+        waiting.lines.text.extend_from_slice(line);
+        waiting.lines.count += 1;
+        let is_thread_idle = std::mem::take(&mut waiting.is_thread_idle);
+        drop(waiting);
+        if is_thread_idle {
+            self.thread.unpark();
         }
-        self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.count_dropped(lines);
-        false
+        true
     }
 
     /// Counts lines that were dropped before they came here.
@@ -137,28 +143,31 @@ impl Output {
     /// Has the thread open its target anew before it writes again.
     pub(crate) fn reopen(&self) {
         self.shared.is_reopen_wanted.store(true, Ordering::Release);
-        self.wake();
+        self.thread.unpark();
     }
 
     /// Waits until all queued lines are written, `time_max` at most; returns whether they are.
     /// No line may be queued afterwards.
     pub(crate) fn close(&self, time_max: Duration) -> bool {
-        self.shared.is_closing.store(true, Ordering::Release);
-        self.wake();
+        self.end_thread();
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.recv_timeout(time_max) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// Wakes the thread by an empty line, and out of its pause. If the queue is full, it waits for no line anyway.
-    fn wake(&self) {
-        let _ = self.sender.try_send(Piece::default());
+    fn end_thread(&self) {
+        self.shared.is_closing.store(true, Ordering::Release);
         self.thread.unpark();
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.end_thread();
     }
 }
 
 /// The thread's side.
 struct Writer<T> {
-    receiver: Receiver<Piece>,
     target: T,
     shared: Arc<Shared>,
     pause: Duration,
@@ -166,43 +175,46 @@ struct Writer<T> {
 
 impl<T: Target> Writer<T> {
     fn run(mut self) {
-        let mut batch = Vec::with_capacity(BATCH_BYTES);
-        let mut next = self.receiver.recv().ok();
-        while let Some(first) = next {
-            let mut lines = first.lines;
-            batch.clear();
-            batch.extend_from_slice(&first.bytes);
-            while batch.len() < BATCH_BYTES
-                && let Ok(piece) = self.receiver.try_recv()
-            {
-                lines += piece.lines;
-                batch.extend_from_slice(&piece.bytes);
-            }
-            // Asked before this line was taken out: what follows goes to the new file.
+        let mut lines = Lines::default();
+        loop {
+            // Looked at before lines are taken: what was queued before is written.
+            let is_closing = self.shared.is_closing.load(Ordering::Acquire);
+            self.take(&mut lines);
+            // Looked at after: what is queued after the wish goes to the new file.
             if self.shared.is_reopen_wanted.swap(false, Ordering::AcqRel) {
                 self.target.reopen();
             }
-            self.write(&batch, lines);
-            if batch.len() < BATCH_BYTES && !self.shared.is_closing.load(Ordering::Acquire) {
-                thread::park_timeout(self.pause);
-            }
-            next = if self.shared.is_closing.load(Ordering::Acquire) {
-                self.receiver.try_recv().ok()
+            if !lines.text.is_empty() {
+                self.write(&mut lines);
+                if !is_closing && !self.pause.is_zero() {
+                    thread::park_timeout(self.pause);
+                }
+            } else if is_closing {
+                return;
             } else {
-                self.receiver.recv().ok()
-            };
+                // Whoever queues a line from now on, or wants anything else, has it return.
+                thread::park();
+            }
         }
     }
 
-    fn write(&mut self, batch: &[u8], lines: u64) {
-        if batch.is_empty() {
-            return;
-        }
-        if let Err(error) = self.target.write_lines(batch) {
-            self.shared.dropped.fetch_add(lines, Ordering::Relaxed);
+    /// Takes what waits; `lines`, which are empty, are the memory for what comes.
+    fn take(&self, lines: &mut Lines) {
+        let mut waiting = self.shared.waiting();
+        std::mem::swap(&mut waiting.lines, lines);
+        waiting.written_bytes = lines.text.len();
+        waiting.is_thread_idle = lines.text.is_empty();
+    }
+
+    fn write(&mut self, lines: &mut Lines) {
+        if let Err(error) = self.target.write_lines(&lines.text) {
+            (self.shared.dropped).fetch_add(lines.count, Ordering::Relaxed);
             self.target.on_error(&error);
         }
-        self.shared.bytes.fetch_sub(batch.len(), Ordering::Relaxed);
+        lines.text.clear();
+        lines.text.shrink_to(ROOM_BYTES);
+        lines.count = 0;
+        self.shared.waiting().written_bytes = 0;
     }
 }
 
@@ -216,7 +228,6 @@ pub(crate) mod tests {
     /// As long as a test ever waits for something that comes.
     pub(crate) const LONG: Duration = Duration::from_secs(60);
     const LIMITS: OutputLimits = OutputLimits {
-        lines_max: 4,
         bytes_max: 100,
         pause: Duration::ZERO,
     };
@@ -252,14 +263,17 @@ pub(crate) mod tests {
 
     #[test]
     fn a_target_that_blocks_costs_lines_and_no_time() {
-        let (output, seen, outcome) = blocked(LIMITS);
-        assert!(output.push(b"first\n".to_vec()));
+        let (output, seen, outcome) = blocked(OutputLimits {
+            bytes_max: "first\n".len() + 4 * "1\n".len(),
+            ..LIMITS
+        });
+        assert!(output.push(b"first\n"));
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "first\n");
-        // The thread is held now: from here on it is the queue that takes lines.
+        // The thread is held now, and what it writes still counts.
         for line in ["1\n", "2\n", "3\n", "4\n"] {
-            assert!(output.push(line.into()), "{line}");
+            assert!(output.push(line.as_bytes()), "{line}");
         }
-        assert!(!output.push(b"5\n".to_vec()));
+        assert!(!output.push(b"5\n"));
         assert_eq!(output.dropped(), 1);
         assert!(!output.close(Duration::ZERO), "it is held");
         outcome.send(Ok(())).unwrap();
@@ -270,25 +284,29 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_as_lines_are() {
-        let (output, seen, _outcome) = blocked(LIMITS);
-        assert!(output.push(vec![b'a'; 1]));
-        seen.recv_timeout(LONG).unwrap();
-        // What is being written still waits.
-        assert!(!output.push(vec![b'b'; 100]));
-        assert!(output.push(vec![b'b'; 99]));
-        assert!(!output.push(vec![b'c'; 1]));
-        assert_eq!(output.dropped(), 2);
+    fn what_was_written_makes_room() {
+        let (output, seen, outcome) = blocked(LIMITS);
+        drop(outcome);
+        for _ in 0..3 {
+            assert!(output.push(&[b'a'; 100]));
+            seen.recv_timeout(LONG).unwrap();
+            // Nothing says when the thread has come back from its target.
+            while output.shared.waiting().written_bytes > 0 {
+                std::thread::yield_now();
+            }
+        }
+        assert!(!output.push(&[b'b'; 101]));
+        assert_eq!(output.dropped(), 1);
     }
 
     #[test]
     fn lines_that_cannot_be_written_are_counted_and_reported() {
         let (output, seen, outcome) = blocked(LIMITS);
-        output.push(b"lost\n".to_vec());
+        output.push(b"lost\n");
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "lost\n");
         outcome.send(Err(io::Error::other("no space"))).unwrap();
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "no space");
-        output.push(b"kept\n".to_vec());
+        output.push(b"kept\n");
         drop(outcome);
         assert!(output.close(LONG));
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "kept\n");
@@ -300,11 +318,10 @@ pub(crate) mod tests {
         let (output, seen, outcome) = blocked(LIMITS);
         output.reopen();
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "reopen");
-        output.push(b"line\n".to_vec());
+        output.push(b"line\n");
         assert_eq!(seen.recv_timeout(LONG).unwrap(), "line\n");
-        // A full queue cannot be told, and need not be.
-        for _ in 0..LIMITS.lines_max {
-            output.push(b"x".to_vec());
+        for _ in 0..4 {
+            output.push(b"x");
         }
         output.reopen();
         outcome.send(Ok(())).unwrap();
@@ -314,6 +331,7 @@ pub(crate) mod tests {
         assert!(output.close(LONG));
         assert!(seen.try_recv().is_err());
     }
+
     #[test]
     fn lines_of_a_pause_are_written_together_and_nobody_waits_for_its_end() {
         let limits = OutputLimits {
@@ -323,10 +341,10 @@ pub(crate) mod tests {
         for is_closed in [false, true] {
             let (output, seen, outcome) = blocked(limits);
             drop(outcome);
-            output.push(b"first\n".to_vec());
+            output.push(b"first\n");
             assert_eq!(seen.recv_timeout(LONG).unwrap(), "first\n");
-            output.push(b"1\n".to_vec());
-            output.push(b"2\n".to_vec());
+            output.push(b"1\n");
+            output.push(b"2\n");
             if is_closed {
                 assert!(output.close(LONG));
             } else {

@@ -79,13 +79,6 @@ impl Conductor {
         self.telemetry.request_log = Some(log);
     }
 
-    /// The worker's round is over: the request log passes on what it has.
-    pub fn flush_request_log(&mut self) {
-        if let Some(log) = &mut self.telemetry.request_log {
-            log.flush();
-        }
-    }
-
     /// Asks `trace` about every connection that is established from now on.
     pub fn set_connection_trace(&mut self, trace: Box<dyn ConnectionTrace>) {
         self.telemetry.trace = Some(trace);

@@ -9,6 +9,7 @@
 //! which bytes that are no UTF-8 become U+FFFD. Bound: [`FIELD_BYTES_MAX`] of each field that clients choose.
 
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use http::Cmcd;
@@ -203,7 +204,8 @@ impl Line {
         ];
         let room: usize = fields.iter().flatten().map(|field| field.len()).sum();
         line.reserve(FRAME_BYTES_MAX + room);
-        let _ = write!(line, "{} - - [", request.peer);
+        push_address(&mut line, request.peer);
+        line.extend_from_slice(b" - - [");
         let time_at = line.len();
         line.extend_from_slice(&[0; TIME_BYTES]);
         line.extend_from_slice(b"] \"");
@@ -238,7 +240,9 @@ impl Line {
         };
         members.id(Field::Id, id);
         if let Some(line) = members.begin(Field::Peer) {
-            let _ = write!(line, "\"{}\"", request.peer);
+            line.push(b'"');
+            push_address(line, request.peer);
+            line.push(b'"');
         }
         let mut words = text.request_line.split(|&byte| byte == b' ');
         let three = [words.next(), words.next(), words.next()];
@@ -408,6 +412,24 @@ impl Members<'_> {
             push_json(members.line, session.as_bytes());
         }
         members.line.push(b'}');
+    }
+}
+
+/// An address as text.
+fn push_address(line: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => {
+            for (index, octet) in address.octets().into_iter().enumerate() {
+                if index > 0 {
+                    line.push(b'.');
+                }
+                line.extend_from_slice(decimal(octet.into(), &mut [0; NUMBER_BYTES_MAX]));
+            }
+        }
+        IpAddr::V6(address) => {
+            // Writing into memory cannot fail.
+            let _ = write!(line, "{address}");
+        }
     }
 }
 

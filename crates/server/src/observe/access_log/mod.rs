@@ -6,7 +6,7 @@
 //! A line is written when its reply ends. Its text is formatted when the reply begins, while the
 //! request is available, and kept until the end: one allocation for each request in progress, and
 //! none without an access log. A separate thread writes ([`crate::observe::output`]): it refuses to make the
-//! worker wait. Lines that end in one round of the worker go to it together.
+//! worker wait.
 //!
 //! Bounds: [`PENDING_BYTES_MAX`] of requests in progress, [`line::FIELD_BYTES_MAX`] of each of the
 //! fields that clients choose, [`QUEUE`] for lines that wait. Lines beyond are dropped and counted.
@@ -40,7 +40,6 @@ pub(crate) const PENDING_BYTES_MAX: usize = 16 << 20;
 /// What may wait for the thread that writes: a second's lines of a busy server, half a minute's of
 /// a calm one.
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
-    lines_max: 16_384,
     bytes_max: 16 << 20,
     pause: WRITE_PAUSE,
 };
@@ -49,8 +48,6 @@ pub(crate) const QUEUE: OutputLimits = OutputLimits {
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// From a request's identifier to the next: odd, so that none comes again before 2^64 requests.
 const ID_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Lines of a round are handed to the thread together, so that it is not woken for each, and at once from here on.
-const ROUND_BYTES: usize = 32 << 10;
 /// Pieces of memory that are kept for lines to come, and what each may be: a line of common length.
 const ROOMS_MAX: usize = 64;
 const ROOM_BYTES_MAX: usize = 2 << 10;
@@ -243,9 +240,6 @@ pub(crate) struct AccessLog {
     pending_bytes: usize,
     /// Memory of lines that were written, for the next ones.
     rooms: Vec<Vec<u8>>,
-    /// Lines that have ended in this round.
-    ended: Vec<u8>,
-    ended_lines: u64,
     style: LogStyle,
     /// Requests that are sampled, since the last one that has a line.
     skipped: u32,
@@ -269,8 +263,6 @@ impl AccessLog {
             free: Vec::new(),
             pending_bytes: 0,
             rooms: Vec::new(),
-            ended: Vec::new(),
-            ended_lines: 0,
             clock,
             times: TimeText::default(),
         }
@@ -323,32 +315,13 @@ impl RequestLog for AccessLog {
         let line = self.take(name);
         let now = (self.clock)();
         let text = line.finish(now, &mut self.times, end);
-        self.ended.extend_from_slice(&text);
-        self.ended_lines += 1;
+        self.output.push(&text);
         self.keep_room(text);
-        if self.ended.len() >= ROUND_BYTES {
-            self.flush();
-        }
     }
 
     fn forget(&mut self, name: RequestName) {
         let room = self.take(name).into_room();
         self.keep_room(room);
-    }
-
-    fn flush(&mut self) {
-        if self.ended_lines > 0 {
-            let lines = std::mem::take(&mut self.ended_lines);
-            let text = std::mem::take(&mut self.ended);
-            self.ended.reserve(text.len());
-            self.output.push_lines(text, lines);
-        }
-    }
-}
-
-impl Drop for AccessLog {
-    fn drop(&mut self) {
-        self.flush();
     }
 }
 

@@ -72,7 +72,6 @@ fn line_of(format: Format, peer: &str, head: &[u8], body_bytes: u64) -> String {
     let (mut log, lines) = log_of(format);
     let name = log.begin(&request(peer, head)).unwrap();
     log.end(name, &end(body_bytes));
-    log.flush();
     String::from_utf8(lines.recv_timeout(LONG).unwrap()).unwrap()
 }
 
@@ -195,7 +194,6 @@ fn lines_of_json_have_the_fields_that_were_chosen() {
     for head in [&b"GET /a HTTP/1.1\r\n\r\n"[..], b"GET /a\r\n\r\n"] {
         let name = log.begin(&request("192.0.2.7", head)).unwrap();
         log.end(name, &end(1));
-        log.flush();
     }
     let line = || String::from_utf8(lines.recv_timeout(LONG).unwrap()).unwrap();
     let time = "\"time\":\"2026-11-22T09:40:03.000Z\"}\n";
@@ -209,27 +207,6 @@ fn lines_of_json_have_the_fields_that_were_chosen() {
     assert_eq!(seen, expected);
     let unknown = names(&["time", "size"]);
     assert_eq!(Fields::from_names(&unknown), Err("size"));
-}
-
-#[test]
-fn lines_of_a_round_go_together_when_it_is_over() {
-    let (mut log, lines) = log();
-    let request = request("192.0.2.7", b"GET / HTTP/1.1\r\n\r\n");
-    for _ in 0..3 {
-        let name = log.begin(&request).unwrap();
-        log.end(name, &end(1));
-    }
-    assert!(lines.try_recv().is_err(), "the round is not over");
-    log.flush();
-    log.flush();
-    let written = lines.recv_timeout(LONG).unwrap();
-    assert_eq!(written.iter().filter(|&&byte| byte == b'\n').count(), 3);
-    let name = log.begin(&request).unwrap();
-    log.end(name, &end(1));
-    drop(log);
-    let written = lines.recv_timeout(LONG).unwrap();
-    assert_eq!(written.iter().filter(|&&byte| byte == b'\n').count(), 1);
-    assert!(lines.recv_timeout(LONG).is_err(), "no line comes twice");
 }
 
 #[test]

@@ -29,12 +29,10 @@ use crate::observe::output::{Output, OutputLimits, Target};
 use crate::start::files;
 use crate::start::own_file::{self, Writes};
 
-/// Bytes of the file at most: some million segments. The first record that would pass it ends the
-/// trace.
+/// Bytes of the file at most: some million segments. The first write that would pass it ends the trace.
 pub(crate) const BYTES_MAX: u64 = 1 << 30;
 /// What may wait for the thread that writes: about a tenth of a second of a connection at 10 Gb/s.
 pub(crate) const QUEUE: OutputLimits = OutputLimits {
-    lines_max: 16_384,
     bytes_max: 16 << 20,
     pause: Duration::ZERO,
 };
@@ -104,7 +102,7 @@ impl TraceSettings {
                 "raise the limit of threads (ulimit -u)",
             )
         })?;
-        output.push(qlog::header(reference_unix_ms));
+        output.push(&qlog::header(reference_unix_ms));
         info!("connections of {} are traced to {path}", self.peers);
         Ok(Arc::new(output))
     }
@@ -198,7 +196,7 @@ impl ConnectionTrace for PeerTrace {
         if bytes.len() == before {
             return;
         }
-        if self.output.push(bytes) {
+        if self.output.push(&bytes) {
             self.missing = 0;
         } else {
             self.missing += 1;

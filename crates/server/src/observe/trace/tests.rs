@@ -96,14 +96,20 @@ fn what_does_not_fit_is_counted_and_the_next_record_says_so() {
         }
     }
     let ((seen, written), (release, go)) = (channel(), channel());
+    let traced = tuple("192.0.2.7:1");
+    let gap_bytes = qlog::gap(Instant::ZERO, &traced, 2).len();
+    let mut qlog = qlog::Qlog::new();
+    assert!(qlog.begin(&traced));
+    let mut one = Vec::new();
+    qlog.append(Instant::from_millis(1), &traced, &QUEUED, &mut one);
+    assert!(gap_bytes < one.len(), "a third record would fit");
     let limits = OutputLimits {
-        lines_max: 1,
-        bytes_max: 1 << 20,
+        // The record that is being written, and one more, also behind a gap.
+        bytes_max: 2 * one.len() + gap_bytes,
         pause: Duration::ZERO,
     };
     let output = Arc::new(Output::spawn("test", limits, Held { seen, go }).unwrap());
     let mut trace = PeerTrace::new(Peers::parse("192.0.2.7").unwrap(), Arc::clone(&output));
-    let traced = tuple("192.0.2.7:1");
     assert!(trace.wants(&traced));
     let mut record = |millis| trace.record(Instant::from_millis(millis), &traced, &QUEUED);
     record(1);
