@@ -327,7 +327,7 @@ fn machine_name(machine: &Machine) -> String {
 pub(crate) fn print_rates(out: &mut impl Write, seeds: &Range<u64>, jobs: usize) -> io::Result<()> {
     let mut cases = Vec::new();
     for is_secure in [false, true] {
-        for core_percent in [80, 98, 105] {
+        for core_percent in [80, 98] {
             for disk_us in [20, 100, 500] {
                 cases.extend(CONNECTIONS.map(|connections| Case {
                     core_percent,
