@@ -1,4 +1,5 @@
-//! Filling at full rate beside viewers: what viewers get with and without it, on one edge. Told, not judged.
+//! Filling at full rate beside viewers: what viewers get with and without it, on one edge, and what a byte costs its
+//! server. Told, not judged. Viewers and the origin are on the same processors, where they would be on machines of their own.
 //!
 //! Bounded by: a time for each part, and the library.
 
@@ -30,10 +31,10 @@ pub(crate) fn run(stage: &Stage) -> Result<()> {
     };
     let mut fleet = Fleet::start(stage, plan, 1)?;
     let over = |start: Instant| Ok(start.elapsed() >= PART);
-    view(stage, "the filler has nothing to do", over)?;
+    view(stage, &fleet, "the filler has nothing to do", over)?;
     fleet.want(stage, 1, Wanted::Plain)?;
     let (mut last, mut has_begun) = (0, false);
-    let filled = view(stage, "the filler brings the other half", |start| {
+    let filled = view(stage, &fleet, "the filler brings the other half", |start| {
         last = gauge(stage, 1, "atlas_fill_object_bytes_total").unwrap_or(last);
         let waiting = gauge(stage, 1, "atlas_fill_waiting_objects ").unwrap_or(0);
         has_begun |= waiting > 0;
@@ -45,20 +46,22 @@ pub(crate) fn run(stage: &Stage) -> Result<()> {
         "        it brought {} MB meanwhile: {rate:.0} Mbit/s",
         last / 1_000_000
     );
-    view(stage, "the filler has nothing to do", over)?;
+    view(stage, &fleet, "the filler has nothing to do", over)?;
     Ok(())
 }
 
 /// Has viewers ask for what is there until `is_over`, and tells what they got.
 fn view(
     stage: &Stage,
+    fleet: &Fleet,
     what: &str,
     mut is_over: impl FnMut(Instant) -> Result<bool>,
 ) -> Result<Duration> {
     let audience = Audience::default();
     let ended = AtomicBool::new(false);
     let there = &stage.objects[..stage.objects.len() / 2];
-    let start = Instant::now();
+    let server = &fleet.edges[&1].atlas;
+    let (start, ticks) = (Instant::now(), server.cpu_ticks()?);
     let ask = || -> Result<()> {
         let mut viewer = Viewer::new(&audience);
         let seed = audience.done.fetch_add(1, Ordering::Relaxed);
@@ -85,10 +88,16 @@ fn view(
     })?;
     let (elapsed, tally) = (start.elapsed(), audience.taken());
     tally.check()?;
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = tally.bytes as f64 * 8.0 / 1e6 / elapsed.as_secs_f64();
+    // Ticks of 10 ms.
+    let ticks = server.cpu_ticks()? - ticks;
+    #[expect(clippy::cast_precision_loss, reason = "rates for people")]
+    let (rate, cost) = (
+        tally.bytes as f64 * 8.0 / 1e6 / elapsed.as_secs_f64(),
+        ticks as f64 * 1e7 / tally.bytes as f64,
+    );
     println!(
-        "        {what}: {} requests in {:.0} s, {rate:.0} Mbit/s, median {:.1} ms, 99 % {:.1} ms, {} redirected",
+        "        {what}: {} requests in {:.0} s, {rate:.0} Mbit/s, median {:.1} ms, 99 % {:.1} ms, {} redirected; \
+         the server took {cost:.2} core-s/GB",
         tally.requests,
         elapsed.as_secs_f64(),
         tally.millis_at(0.5),
