@@ -43,9 +43,8 @@ pub(crate) const QUEUE: OutputLimits = OutputLimits {
     bytes_max: 16 << 20,
     pause: WRITE_PAUSE,
 };
-/// Each write of a busy server takes the lines of so long: waking the thread for those of each round would cost more than
-/// writing them.
-const WRITE_PAUSE: Duration = Duration::from_millis(10);
+/// Each write of a busy server takes the lines of so long: waking the thread costs as much as writing them.
+const WRITE_PAUSE: Duration = Duration::from_millis(50);
 /// From a request's identifier to the next: odd, so that none comes again before 2^64 requests.
 const ID_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Pieces of memory that are kept for lines to come, and what each may be: a line of common length.
