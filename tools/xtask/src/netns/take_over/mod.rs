@@ -4,10 +4,13 @@
 //!
 //! Fails if a request got no reply, a connection was reset or a byte was wrong, which is told once all take-overs are done,
 //! and if anything is left behind at the end; prints how long viewers waited. What a process of another version would do is
-//! tried with a copy of the same program. Bounded by: the numbers asked for, a limit on every wait.
+//! tried with a copy of the same program. Over minutes there are [`events`] in between, and what processes hold must not
+//! grow. Bounded by: the numbers asked for, a limit on every wait.
 
+mod events;
 mod viewers;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -53,6 +56,13 @@ impl Extent {
         self.minutes
             .map_or(INTERVAL, |minutes| seconds(minutes) / self.times)
     }
+}
+
+/// Which settings there are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moment {
+    round: u32,
+    step: u32,
 }
 
 /// All links that another process can take over.
@@ -157,16 +167,25 @@ impl<'a> ServerUnderTest<'a> {
         self.scratch.path().join("atlas.toml")
     }
 
-    /// Other settings for each round, of which some need another process.
-    fn write(&self, round: u32) -> Result<()> {
+    fn workers(&self, round: u32) -> u32 {
         // A tap keeps its number of queues, and AF_XDP has a worker for each.
-        let workers = match self.kind {
+        match self.kind {
             LinkKind::Packet => 1 + round % 2,
             _ => 1,
-        };
+        }
+    }
+
+    fn access_log(&self) -> PathBuf {
+        self.scratch.path().join("access.log")
+    }
+
+    /// Other settings and another certificate: for each round some that need another process, for each step in it some
+    /// that do not.
+    fn write(&self, Moment { round, step }: Moment) -> Result<()> {
+        let workers = self.workers(round);
         let slots = 512 + round % 2;
         let text = format!(
-            "workers = {workers}\nslots = {slots}\n[[site]]\nnames = [\"atlas\"]\nheader = [\"X-Round: {round}\"]\n\
+            "workers = {workers}\nslots = {slots}\n[[site]]\nnames = [\"atlas\"]\nheader = [\"X-Round: {round}.{step}\"]\n\
              [[site]]\nnames = [\"round{round}.test\"]\n"
         );
         fs::write(self.config(), text).context("writing the configuration")?;
@@ -186,6 +205,7 @@ impl<'a> ServerUnderTest<'a> {
         command.args(["--https", &HTTPS_PORT.to_string(), "--metrics", METRICS]);
         command.args(self.identities.atlas_options());
         command.arg("--config").arg(self.config());
+        command.arg("--access-log").arg(self.access_log());
         Server::atlas(&mut command)
     }
 
@@ -215,8 +235,8 @@ impl<'a> ServerUnderTest<'a> {
         })
     }
 
-    /// Sites and certificate are those of the round.
-    fn check(&self, trust: &Trust, round: u32) -> Result<()> {
+    /// Sites and certificate are those of the moment.
+    fn check(&self, trust: &Trust, Moment { round, step }: Moment) -> Result<()> {
         let address = self.setup.https_address(Family::V4)?;
         let mut client = Client::connect_with(self.setup.client(), address, 64 << 10, Some(trust))?;
         let now = Trust::der(&self.identities.first_certificate()?)?;
@@ -228,8 +248,8 @@ impl<'a> ServerUnderTest<'a> {
         ensure!(head.status == 200, "status {}", head.status);
         let told = head.field("x-round").unwrap_or_default();
         ensure!(
-            told == round.to_string(),
-            "settings of round {told:?}, not {round}"
+            told == format!("{round}.{step}"),
+            "settings of round {told:?}, not {round}.{step}"
         );
         Ok(())
     }
@@ -345,7 +365,8 @@ struct Run<'a> {
     /// All processes that were the server, in order.
     servers: Vec<Pid>,
     longest_reload: Duration,
-    samples: Vec<Sample>,
+    /// By the number of workers.
+    samples: BTreeMap<u32, Vec<Sample>>,
 }
 
 impl Run<'_> {
@@ -354,7 +375,7 @@ impl Run<'_> {
         let group = tested.viewer_group(&trust, self.extent)?;
         let work = || {
             for round in 1..=times {
-                thread::sleep(self.extent.interval());
+                self.pass_interval(round)?;
                 self.take_over(round)?;
             }
             thread::sleep(if times == 0 { 4 * INTERVAL } else { INTERVAL });
@@ -368,9 +389,53 @@ impl Run<'_> {
         ))
     }
 
+    /// The time until the next take-over.
+    fn pass_interval(&mut self, round: u32) -> Result<()> {
+        let end = Instant::now() + self.extent.interval();
+        if self.extent.minutes.is_some() {
+            let mut step = 1;
+            while Instant::now() + events::STEP < end {
+                thread::sleep(events::STEP);
+                let moment = Moment {
+                    round: round - 1,
+                    step,
+                };
+                events::happen(self.tested, &self.trust, self.server()?, moment)?;
+                self.sample(moment.round)?;
+                step += 1;
+            }
+        }
+        thread::sleep(end.saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+
+    /// The process that serves.
+    fn server(&self) -> Result<Pid> {
+        self.servers.last().copied().context("a server")
+    }
+
+    fn sample(&mut self, round: u32) -> Result<()> {
+        let (pid, served) = (self.server()?, self.tested.served.root());
+        let workers = self.tested.workers(round);
+        let mut now = sample(pid, served)?;
+        let deadline = Instant::now() + END_LIMIT;
+        let samples = self.samples.entry(workers).or_default();
+        // One that has just answered has a connection more.
+        while let Some(first) = samples.first()
+            && first.descriptors != now.descriptors
+            && Instant::now() < deadline
+        {
+            thread::sleep(LOOK_EVERY);
+            now = sample(pid, served)?;
+        }
+        samples.push(now);
+        Ok(())
+    }
+
     fn take_over(&mut self, round: u32) -> Result<()> {
         let tested = self.tested;
-        tested.write(round)?;
+        let moment = Moment { round, step: 0 };
+        tested.write(moment)?;
         if round == self.extent.times / 2 {
             tested.install(&tested.program())?;
         }
@@ -378,10 +443,10 @@ impl Run<'_> {
         let pid = reload(tested.setup.server(), &tested.program())?;
         self.servers.push(pid);
         self.longest_reload = self.longest_reload.max(begun.elapsed());
-        tested.check(&self.trust, round)?;
+        tested.check(&self.trust, moment)?;
         if self.extent.minutes.is_some() {
             self.await_others()?;
-            self.samples.push(sample(pid, tested.served.root())?);
+            self.sample(round)?;
         }
         Ok(())
     }
@@ -396,33 +461,30 @@ impl Run<'_> {
             others.iter().all(|pid| has_ended(*pid))
         })
     }
+}
 
-    /// Descriptors are the same each time, and memory does not grow: what the first tenth has, with a tenth more.
-    fn check_flat(&self) -> Result<String> {
-        let (Some(first), Some(last)) = (self.samples.first(), self.samples.last()) else {
-            return Ok(String::new());
-        };
-        for sample in &self.samples {
-            let (was, is) = (&first.descriptors, &sample.descriptors);
-            ensure!(is == was, "descriptors {was:?}, later {is:?}");
-        }
-        let early = self.samples.len().div_ceil(10);
-        let most = |samples: &[Sample]| samples.iter().map(|it| it.resident_bytes).max();
-        let early = most(&self.samples[..early]).unwrap_or_default();
-        let all = most(&self.samples).unwrap_or_default();
-        ensure!(
-            all <= early + early / 10,
-            "resident {early} bytes, later {all}"
-        );
-        Ok(format!(
-            "\n    {} samples: {} descriptors, resident MiB: first {}, most {}, last {}",
-            self.samples.len(),
-            first.descriptors.len(),
-            first.resident_bytes >> 20,
-            all >> 20,
-            last.resident_bytes >> 20,
-        ))
+/// Descriptors are the same each time, and memory does not grow: what the first tenth has, with a tenth more.
+fn check_flat(workers: u32, samples: &[Sample]) -> Result<String> {
+    let (first, last) = samples.first().zip(samples.last()).context("a sample")?;
+    for sample in samples {
+        let (was, is) = (&first.descriptors, &sample.descriptors);
+        ensure!(is == was, "descriptors {was:?}, later {is:?}");
     }
+    let most = |samples: &[Sample]| samples.iter().map(|it| it.resident_bytes).max();
+    let early = most(&samples[..samples.len().div_ceil(10)]).unwrap_or_default();
+    let all = most(samples).unwrap_or_default();
+    ensure!(
+        all <= early + early / 10,
+        "resident {early} bytes, later {all}"
+    );
+    Ok(format!(
+        "\n    workers: {workers}, {} samples: {} descriptors, resident MiB: first {}, most {}, last {}",
+        samples.len(),
+        first.descriptors.len(),
+        first.resident_bytes >> 20,
+        all >> 20,
+        last.resident_bytes >> 20,
+    ))
 }
 
 /// Whether a process has ended, waited for or not.
@@ -432,7 +494,7 @@ fn has_ended(pid: Pid) -> bool {
 }
 
 fn watch_take_overs(tested: &ServerUnderTest<'_>, extent: Extent) -> Result<String> {
-    tested.write(0)?;
+    tested.write(Moment::default())?;
     let server = tested.start()?;
     let first = pid_of(server.id())?;
     let at_start = descriptors(first, tested.served.root())?;
@@ -442,7 +504,7 @@ fn watch_take_overs(tested: &ServerUnderTest<'_>, extent: Extent) -> Result<Stri
         extent,
         servers: vec![first],
         longest_reload: Duration::ZERO,
-        samples: Vec::new(),
+        samples: BTreeMap::new(),
     };
     let undisturbed = run.watch(0)?;
     let taken_over = run.watch(extent.times)?;
@@ -458,7 +520,9 @@ fn watch_take_overs(tested: &ServerUnderTest<'_>, extent: Extent) -> Result<Stri
     await_that("slots are left in use", || {
         tested.slots().is_ok_and(|[free, all]| free == all)
     })?;
-    let flat = run.check_flat()?;
+    let flat = run.samples.iter();
+    let flat = flat.map(|(&workers, samples)| check_flat(workers, samples));
+    let flat = flat.collect::<Result<String>>()?;
     kill_process(last, Signal::TERM).context("ending the last process")?;
     tested.check_nothing_left()?;
     let longest = run.longest_reload.as_millis();
@@ -469,12 +533,18 @@ fn watch_take_overs(tested: &ServerUnderTest<'_>, extent: Extent) -> Result<Stri
 
 /// Has another process take over; its number.
 fn reload(namespace: &Namespace, atlas: &Path) -> Result<Pid> {
-    let mut command = namespace.command("env");
-    let output = output(command.arg(atlas).arg("reload"), LIMIT)?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let (text, errors) = ask_to_reload(namespace, atlas)?;
     let number = text
         .strip_prefix("process ")
         .and_then(|it| it.split(' ').next());
     let pid = number.and_then(|number| Pid::from_raw(number.parse().ok()?));
-    pid.with_context(|| format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+    pid.with_context(|| format!("{text}{errors}"))
+}
+
+/// What `atlas reload` prints, and says on stderr.
+fn ask_to_reload(namespace: &Namespace, atlas: &Path) -> Result<(String, String)> {
+    let mut command = namespace.command("env");
+    let output = output(command.arg(atlas).arg("reload"), LIMIT)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr)))
 }
