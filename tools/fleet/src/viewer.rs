@@ -23,6 +23,9 @@ pub(crate) const STEERING: &str = "10.78.0.1:8090";
 /// The longest silence of an edge: after that a viewer goes elsewhere.
 const SILENCE_LIMIT: Duration = Duration::from_secs(4);
 
+/// Most of those that went wrong that a message names.
+const TOLD_MAX: usize = 10;
+
 /// Viewers at once.
 const VIEWERS: usize = 48;
 
@@ -71,8 +74,10 @@ impl Tally {
 
     /// Fails if anything was wrong or did not come.
     pub(crate) fn check(&self) -> Result<()> {
-        ensure!(self.wrong.is_empty(), "wrong bytes: {:?}", self.wrong);
-        ensure!(self.failed.is_empty(), "failed: {:?}", self.failed);
+        for (what, all) in [("wrong bytes", &self.wrong), ("failed", &self.failed)] {
+            let first = all.get(..TOLD_MAX).unwrap_or(all);
+            ensure!(all.is_empty(), "{what}: {} such as {first:?}", all.len());
+        }
         Ok(())
     }
 }

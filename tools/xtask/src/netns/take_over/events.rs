@@ -39,7 +39,10 @@ fn refuse(tested: &ServerUnderTest<'_>) -> Result<()> {
     fs::write(tested.config(), "workers = 0\n")?;
     let (text, errors) = ask_to_reload(tested.setup.server(), &tested.program())?;
     fs::write(tested.config(), before)?;
-    ensure!(text.is_empty() && errors.contains("workers"), "{text}{errors}");
+    ensure!(
+        text.is_empty() && errors.contains("workers"),
+        "{text}{errors}"
+    );
     Ok(())
 }
 
