@@ -23,6 +23,9 @@ pub(crate) const STEERING: &str = "10.78.0.1:8090";
 /// The longest silence of an edge: after that a viewer goes elsewhere.
 const SILENCE_LIMIT: Duration = Duration::from_secs(4);
 
+/// That of the origin, behind which there is nothing: here it has what others leave of the processors.
+const ORIGIN_SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
 /// Most of those that went wrong that a message names.
 const TOLD_MAX: usize = 10;
 
@@ -256,6 +259,10 @@ impl<'a> Viewer<'a> {
             0 => String::new(),
             at => format!("Range: bytes={at}-\r\n"),
         };
+        let limit = match self.edges.iter().any(|edge| edge == place) {
+            true => SILENCE_LIMIT,
+            false => ORIGIN_SILENCE_LIMIT,
+        };
         if let Some(mut client) = self.clients.remove(place) {
             let start = Instant::now();
             let asked = client.ask("GET", path, &range);
@@ -264,14 +271,14 @@ impl<'a> Viewer<'a> {
                 return Ok(head);
             }
             // One that was closed meanwhile fails at once.
-            if start.elapsed() >= SILENCE_LIMIT {
+            if start.elapsed() >= limit {
                 return Err(Trouble::Elsewhere("no reply"));
             }
         }
         let address: SocketAddr = place
             .parse()
             .map_err(|_| Trouble::Elsewhere("no address"))?;
-        let mut client = Client::connect_within(address, SILENCE_LIMIT)
+        let mut client = Client::connect_within(address, limit)
             .map_err(|_| Trouble::Elsewhere("no connection"))?;
         let asked = client.ask("GET", path, &range);
         let head = asked
