@@ -65,29 +65,24 @@ impl Program {
     #[must_use = "the thread is to be joined"]
     pub fn build_ahead(self) -> JoinHandle<()> {
         std::thread::spawn(move || {
-            let _ = self.build_by(background_cargo(), "release", "release");
+            let _ = self.build_by(background_cargo());
         })
     }
 
-    /// The dev build, brought up to date: tests have made it already.
-    pub fn build_dev(self) -> Result<PathBuf> {
-        self.build_by(Command::new("cargo"), "dev", "debug")
+    /// Where the dev build is that the tests of its package have made.
+    #[must_use]
+    pub fn dev_path(self) -> PathBuf {
+        target_directory().join("debug").join(self.name())
     }
 
     fn build(self) -> Result<PathBuf> {
-        self.build_by(Command::new("cargo"), "release", "release")
+        self.build_by(Command::new("cargo"))
     }
 
-    fn build_by(self, mut cargo: Command, profile: &str, folder: &str) -> Result<PathBuf> {
+    fn build_by(self, mut cargo: Command) -> Result<PathBuf> {
         cargo
-            .args([
-                "build",
-                "--quiet",
-                "--profile",
-                profile,
-                "--package",
-                self.package(),
-            ])
+            .args(["build", "--quiet", "--release", "--package"])
+            .arg(self.package())
             .current_dir(workspace_root());
         let status = Process::spawn_tree("cargo build", &mut cargo)?.wait(BUILD_LIMIT)?;
         ensure!(
@@ -95,7 +90,7 @@ impl Program {
             "{} does not build (cargo: {status})",
             self.name()
         );
-        Ok(target_directory().join(folder).join(self.name()))
+        Ok(target_directory().join("release").join(self.name()))
     }
 }
 

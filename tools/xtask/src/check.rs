@@ -46,16 +46,17 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let ahead = lab::build_ahead();
     netns::run_with_rights(&mut suite);
     interop::run_with_rights(&mut suite);
+    // Its tests make the programs that the fleet consists of.
+    match fleet_packages() {
+        Ok(packages) => test::cargo_test(&mut suite, FLEET_TESTS, &packages),
+        Err(error) => suite.fail(FLEET_TESTS, &format!("{error:#}")),
+    }
     fleet::run_short_with_rights(&mut suite);
     // As what guests run, it is built already.
     suite.run(image::CHECK, || image::check(&lab::static_server()?));
     boot::run_with_rights(&mut suite);
     lab::run_disk_checks(&mut suite, ahead);
     simulate::run(&mut suite, simulate::Seeds::Most);
-    match fleet_packages() {
-        Ok(packages) => test::cargo_test(&mut suite, FLEET_TESTS, &packages),
-        Err(error) => suite.fail(FLEET_TESTS, &format!("{error:#}")),
-    }
     expected.close(suite)
 }
 

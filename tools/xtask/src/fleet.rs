@@ -29,10 +29,7 @@ pub(crate) fn run_command(options: &Options) -> Result<()> {
 
 /// Runs the short form into a suite, through sudo if this process may not make namespaces itself.
 pub(crate) fn run_short_with_rights(suite: &mut Suite) {
-    let options = match short_options() {
-        Ok(options) => options,
-        Err(error) => return suite.fail("fleet", &format!("{error:#}")),
-    };
+    let options = short_options();
     let here = |suite: &mut Suite| {
         let words = [OsString::from("xtask"), "fleet".into()];
         let words = words.into_iter().chain(options.iter().cloned());
@@ -50,16 +47,16 @@ pub(crate) fn run_short_with_rights(suite: &mut Suite) {
     });
 }
 
-/// The short form's. The filler and the steering are dev builds, which tests have made: nothing is measured.
-fn short_options() -> Result<Vec<OsString>> {
+/// The short form's. The filler and the steering are dev builds, which their tests have made: nothing is measured.
+fn short_options() -> Vec<OsString> {
     let mut options: Vec<OsString> = Options::short().into_iter().map(OsString::from).collect();
     for (flag, program) in [
         ("--fill", Program::AtlasFill),
         ("--steer", Program::AtlasSteer),
     ] {
-        options.extend([flag.into(), program.build_dev()?.into_os_string()]);
+        options.extend([flag.into(), program.dev_path().into_os_string()]);
     }
-    Ok(options)
+    options
 }
 
 fn run_here(suite: &mut Suite, options: &Options) {

@@ -15,8 +15,9 @@ use crate::cargo::{self, CARGO_LIMIT};
 use crate::skips;
 use crate::{netns, simulate};
 use testbed::process::{Process, for_each_line};
+use testbed::program::Program;
 use testbed::suite::Suite;
-use testbed::{interrupt, packages, target_directory};
+use testbed::{interrupt, packages};
 
 /// Options of `test` and `check`.
 #[derive(Args, Clone, Debug)]
@@ -36,7 +37,7 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     });
     cargo_test(&mut suite, "cargo test", &[]);
     simulate::run(&mut suite, simulate::Seeds::Some);
-    netns::run_once_with_rights(&mut suite, &target_directory().join("debug/atlas"));
+    netns::run_once_with_rights(&mut suite, &Program::Atlas.dev_path());
     expected.close(suite)
 }
 
