@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// What the memory for lines is, once they are written, at most.
+/// Memory that is kept for further lines once these are written, at most.
 const ROOM_BYTES: usize = 64 * 1024;
 
 /// Where lines go.
@@ -69,7 +69,7 @@ struct Shared {
 struct Waiting {
     lines: Lines,
     /// Bytes that are being written.
-    written_bytes: usize,
+    writing_bytes: usize,
     /// The thread sleeps until there are lines.
     is_thread_idle: bool,
 }
@@ -113,13 +113,18 @@ impl Output {
     /// Queues a line with its line break. Returns whether there was room.
     pub(crate) fn push(&self, line: &[u8]) -> bool {
         let mut waiting = self.shared.waiting();
-        let room = self.bytes_max.saturating_sub(waiting.written_bytes);
+        let room = self.bytes_max.saturating_sub(waiting.writing_bytes);
         if waiting.lines.text.len() + line.len() > room {
             drop(waiting);
             self.count_dropped(1);
             return false;
         }
-        waiting.lines.text.extend_from_slice(line);
+        let text = &mut waiting.lines.text;
+        if text.capacity() - text.len() < line.len() {
+            // Twice as much, as vectors grow, but not beyond the bound.
+            text.reserve_exact(text.len().max(line.len()).min(room - text.len()));
+        }
+        text.extend_from_slice(line);
         waiting.lines.count += 1;
         let is_thread_idle = std::mem::take(&mut waiting.is_thread_idle);
         drop(waiting);
@@ -202,7 +207,7 @@ impl<T: Target> Writer<T> {
     fn take(&self, lines: &mut Lines) {
         let mut waiting = self.shared.waiting();
         std::mem::swap(&mut waiting.lines, lines);
-        waiting.written_bytes = lines.text.len();
+        waiting.writing_bytes = lines.text.len();
         waiting.is_thread_idle = lines.text.is_empty();
     }
 
@@ -214,7 +219,7 @@ impl<T: Target> Writer<T> {
         lines.text.clear();
         lines.text.shrink_to(ROOM_BYTES);
         lines.count = 0;
-        self.shared.waiting().written_bytes = 0;
+        self.shared.waiting().writing_bytes = 0;
     }
 }
 
@@ -291,12 +296,22 @@ pub(crate) mod tests {
             assert!(output.push(&[b'a'; 100]));
             seen.recv_timeout(LONG).unwrap();
             // Nothing says when the thread has come back from its target.
-            while output.shared.waiting().written_bytes > 0 {
+            while output.shared.waiting().writing_bytes > 0 {
                 std::thread::yield_now();
             }
         }
         assert!(!output.push(&[b'b'; 101]));
         assert_eq!(output.dropped(), 1);
+    }
+
+    #[test]
+    fn memory_is_bounded_as_bytes_are() {
+        let (output, seen, _outcome) = blocked(LIMITS);
+        assert!(output.push(b"a"));
+        seen.recv_timeout(LONG).unwrap();
+        assert!(output.push(&[b'b'; 60]) && output.push(&[b'c'; 39]));
+        let capacity = output.shared.waiting().lines.text.capacity();
+        assert!(capacity <= LIMITS.bytes_max, "{capacity}");
     }
 
     #[test]
@@ -330,6 +345,19 @@ pub(crate) mod tests {
         drop(outcome);
         assert!(output.close(LONG));
         assert!(seen.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_handle_that_is_dropped_ends_the_thread_once_its_lines_are_written() {
+        let (output, seen, outcome) = blocked(LIMITS);
+        output.push(b"first\n");
+        assert_eq!(seen.recv_timeout(LONG).unwrap(), "first\n");
+        output.push(b"last\n");
+        drop(output);
+        drop(outcome);
+        assert_eq!(seen.recv_timeout(LONG).unwrap(), "last\n");
+        let end = seen.recv_timeout(LONG);
+        assert_eq!(end, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
     }
 
     #[test]
