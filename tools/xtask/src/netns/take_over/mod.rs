@@ -58,7 +58,7 @@ impl Extent {
     }
 }
 
-/// Which settings there are.
+/// Which settings are in force: those of a round, which begins with a take-over, and of a step in it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moment {
     round: u32,
