@@ -131,6 +131,24 @@ fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
     unsafe { libc::poll(&raw mut wanted, 1, 0) == 1 }
 }
 
+/// A site whose first look-up, of `/a`, was answered by the kernel's caches, and that answer. They may have none at
+/// times: where a tick of the clock lies between the making of a link and its reading, or a mount changed anywhere.
+fn answered_by_caches(make: impl Fn() -> Site) -> Option<(Site, Found)> {
+    const TRIES: usize = 100;
+    let answered = (0..TRIES).find_map(|_| {
+        let mut site = make();
+        match site.store.look_up(NOW, 0, "/a") {
+            LookUp::Ready(found) => Some((site, found)),
+            LookUp::Pending => None,
+            LookUp::Refused(refusal) => panic!("{refusal}"),
+        }
+    });
+    if answered.is_none() {
+        eprintln!("SKIPPED: this file system or kernel has no cached look-ups");
+    }
+    answered
+}
+
 /// What the descriptor of a first find reads, through the page cache.
 fn content(found: &mut Found) -> String {
     let Some(Source::File {
@@ -176,12 +194,9 @@ fn files_are_found_both_ways() {
 
 #[test]
 fn a_path_in_the_kernel_s_caches_is_answered_at_once() {
-    let mut site = Site::new(config(), &["a"]);
     // Just written, so its path is in the kernel's caches.
-    match site.store.look_up(NOW, 0, "/a") {
-        LookUp::Ready(_) => assert_eq!(site.store.counters().store_inline_lookups, 1),
-        LookUp::Pending => eprintln!("SKIPPED: this file system or kernel has no cached look-ups"),
-        LookUp::Refused(refusal) => panic!("{refusal}"),
+    if let Some((site, _)) = answered_by_caches(|| Site::new(config(), &["a"])) {
+        assert_eq!(site.store.counters().store_inline_lookups, 1);
     }
 }
 
