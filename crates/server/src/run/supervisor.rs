@@ -341,12 +341,13 @@ impl Supervisor {
         let mut outcome = self.wait_for_start(start_unix_seconds);
         outcome = outcome.and_then(|()| self.switch());
         if outcome.is_ok() {
+            // First: whoever hears that it is ready may ask for a reload.
+            self.take_over.listen();
             announce(urls);
             // For a successor, its predecessor tells that it is the main process.
             if is_first {
                 notify::tell(notify::READY);
             }
-            self.take_over.listen();
         } else {
             self.abort();
         }

@@ -126,6 +126,20 @@ fn names(lab: &Lab) -> Vec<String> {
     names
 }
 
+#[test]
+fn whoever_hears_that_it_is_ready_can_ask_for_a_reload() {
+    let Some(lab) = Lab::new() else { return };
+    let (directory, _) = directory();
+    // Its stdout is a pipe that is full, so the server waits before it says that it is ready.
+    let fill = format!("head -c {} /dev/zero", 64 << 10);
+    let mut atlas = Atlas::start_after(&lab, &fill, directory.path(), &[]);
+    let listens = || names(&lab).iter().any(|name| name.starts_with("control/"));
+    assert!(is_so_in_time(listens), "it does not listen yet");
+    assert!(atlas.ready().contains("ready "));
+    atlas.signal(libc::SIGTERM);
+    assert_eq!(atlas.end().code, Some(0));
+}
+
 /// Waits until it is so, for half a minute at most: the kernel closes a dead process's sockets a little later.
 fn is_so_in_time(is_so: impl Fn() -> bool) -> bool {
     (0..3_000).any(|_| {
