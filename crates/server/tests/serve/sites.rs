@@ -217,7 +217,7 @@ fn a_balancer_says_whom_it_forwards_before_the_first_byte() {
     // Who is no balancer may not say it, and need not.
     std::fs::write(&config, text.replace("10.77.0.0/30", "10.99.0.0/30")).unwrap();
     atlas.signal(libc::SIGHUP);
-    atlas.stderr_line("SIGHUP");
+    atlas.stderr_line("SIGHUP: the files are read again");
     assert_eq!(status(&[]), "400");
     assert_eq!(
         fetch(&lab, "video.example", "/raw/a.bin", &[])[9..12],
