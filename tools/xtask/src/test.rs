@@ -5,8 +5,10 @@
 //! with a list of the skips that are expected, any other fails. What needs a second build, a linter, a guest or a
 //! program that is large is in `cargo xtask check`.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
@@ -71,6 +73,9 @@ fn run_tests(log: &mut TestLog, packages: &[String]) -> Result<()> {
     // With the output of tests that pass, too: their skips are in it.
     arguments.extend(["--", "--show-output"]);
     let mut command = cargo::command(&arguments);
+    // Many tests wait for timers of the server that they try.
+    let threads = 2 * thread::available_parallelism().map_or(1, NonZero::get);
+    command.env("RUST_TEST_THREADS", threads.to_string());
     command.stdout(Stdio::piped());
     let mut process = Process::spawn_tree("cargo test", &mut command)?;
     let mut stdout = process.child().stdout.take().context("stdout is piped")?;

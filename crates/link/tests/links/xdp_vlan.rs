@@ -1,18 +1,11 @@
 //! AF_XDP sockets that serve a VLAN, on a veth pair without a VLAN device: frames with tags are made and
 //! looked at byte by byte. What a VLAN device adds is tried by `cargo xtask lab --link vlan`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
 
-mod common;
-
-use clock::Instant;
-use common::{
+use crate::common::{
     RawSocket, connect, eventually, in_namespace, ip, is_large, open_xdp, receive_until, send,
     send_large, set_tag_removal, with_tag,
 };
+use clock::Instant;
 use link::xdp::CELLS_MIN;
 use link::{AttachMode, Link, SetupError, VlanTag, Xdp, XdpConfig};
 use wire::MacAddress;

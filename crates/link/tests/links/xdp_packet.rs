@@ -1,19 +1,12 @@
 //! Links that receive through AF_XDP and send through packet sockets, on a veth pair beside the kernel's
 //! own stack, each test in its own network namespace with a peer in another. What each half does alone
 //! is tried in `xdp.rs` and `packet.rs`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
 
-mod common;
-
-use clock::{Duration, Instant};
-use common::{
+use crate::common::{
     RawSocket, Segment, connect, connect_queues, eventually, in_namespace, ip, is_large,
     kernels_talk, receive_until_gone, send, send_at, send_large, talk,
 };
+use clock::{Duration, Instant};
 use link::{
     CopyReason, Link, LinkError, Sent, SetupError, TransmitError, XdpConfig, XdpPacket, ZeroCopy,
     interface_mac,

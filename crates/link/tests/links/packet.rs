@@ -1,22 +1,15 @@
 //! A packet socket on a veth pair beside the kernel's own stack, each test in its own network
 //! namespace with a peer in another.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
-
-mod common;
 
 use std::io::Write as _;
 use std::net::UdpSocket;
 
-use clock::{Duration, Instant};
-use common::{
+use crate::common::{
     Peer, RawSocket, Segment, become_nobody, connect, eventually, in_namespace, ip, is_large,
     is_ready, kernels_talk, receive_until, receive_until_gone, run, send, send_at, send_large,
     set_segmentation, talk, wait_writable,
 };
+use clock::{Duration, Instant};
 use link::{
     CopyReason, InterfaceWatch, Link, LinkError, MacChoice, Packet, PacketConfig, REFUSED_FOR_MAX,
     Sent, SetupError, Tap, TapConfig, TransmitError, ZeroCopy, interface_mac,

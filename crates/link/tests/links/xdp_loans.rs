@@ -1,18 +1,11 @@
 //! Slots on loan to AF_XDP sockets, on a veth pair whose kernel copies them: every byte that is sent is
 //! compared, after the slot was overwritten.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
 
-mod common;
-
-use clock::Instant;
-use common::{
+use crate::common::{
     RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, open_xdp,
     receive_until_gone, run, set_tag_removal,
 };
+use clock::Instant;
 use link::{
     AttachMode, CopyReason, Link, LinkError, Sent, TransmitError, Xdp, XdpConfig, ZeroCopy,
 };

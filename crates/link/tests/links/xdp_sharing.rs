@@ -1,21 +1,14 @@
 //! AF_XDP sockets that pass from one process to another, which takes over: here both are in one process, each with
 //! descriptors, mappings and indices of its own, on a veth pair.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
-
-mod common;
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::Command;
 
-use clock::Instant;
-use common::{
+use crate::common::{
     Peer, RawSocket, Segment, connect, connect_queues, eventually, in_namespace, ip, is_large,
     open_queue, open_xdp, receive_until, send, send_large, set_queues, talk,
 };
+use clock::Instant;
 use counters::CounterSet as _;
 use link::{
     AttachMode, CopyReason, Link, LinkCounters, Sent, SetupError, Xdp, XdpConfig, XdpPacket,

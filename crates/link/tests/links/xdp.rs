@@ -1,24 +1,20 @@
 //! AF_XDP sockets on a veth pair beside the kernel's own stack, each test in its own network
 //! namespace with a peer in another.
 #![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
     clippy::print_stdout,
-    reason = "what fails in a test shall fail loudly, and a process tells its parent that it is ready"
+    reason = "a process tells its parent that it is ready"
 )]
-
-mod common;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 
-use clock::{Duration, Instant};
-use common::{
+use crate::common::{
     Peer, QueueHolder, RawSocket, become_nobody, connect, connect_queues, eventually, in_namespace,
     ip, is_large, keep_capabilities, kernels_talk, receive_until, receive_until_gone, run, send,
     send_at, send_large, talk,
 };
+use clock::{Duration, Instant};
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
 use link::{
     AttachMode, Checksums, CopyReason, FramePath, Link, LinkError, MacChoice, Packet, PacketConfig,
@@ -723,7 +719,7 @@ fn a_killed_process_leaves_no_program() {
     with_xdp(|| {
         let peer = connect();
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "holds_a_link_until_it_is_killed"])
+            .args(["--exact", "xdp::holds_a_link_until_it_is_killed"])
             .args(["--ignored", "--nocapture"])
             .env(HOLD, "yes")
             .stdin(Stdio::piped())

@@ -4,12 +4,9 @@
 //! it when the thread and its descriptors are gone, also after a panic or a kill.
 #![allow(
     unsafe_code,
-    clippy::unwrap_used,
-    clippy::print_stderr,
     clippy::cast_possible_truncation,
-    reason = "UNSAFETY: unshare and raw sockets; and what fails in a test shall fail loudly"
+    reason = "UNSAFETY: unshare and raw sockets"
 )]
-#![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};

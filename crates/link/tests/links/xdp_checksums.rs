@@ -1,19 +1,12 @@
 //! Checksums of frames from AF_XDP sockets that are left to the kernel by metadata, on a veth pair: what
 //! arrives unfinished is marked so, what passes a device that must not be handed such frames is right, and
 //! slots on loan are sent with every byte as it was.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
 
-mod common;
-
-use clock::Instant;
-use common::{
+use crate::common::{
     Peer, RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, open_xdp,
     set_tag_removal, set_transmit_checksum, talk,
 };
+use clock::Instant;
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX_IN_CELLS};
 use link::{AttachMode, ChecksumOffload, Checksums, Link, Sent, VlanTag, Xdp, XdpConfig, ZeroCopy};
 use memory::{Arena, ArenaConfig, FilledSlot, PageKind};

@@ -1,20 +1,13 @@
 //! A tap and a macvtap against the kernel's own stack, each test in its own network namespace.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
-
-mod common;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 
-use clock::Instant;
-use common::{
+use crate::common::{
     Peer, RawSocket, Segment, answer_until_udp, become_nobody, eventually, in_namespace, ip,
     is_large, receive_until, receive_until_gone, send, send_large, udp_echo,
 };
+use clock::Instant;
 use link::{
     InterfaceAddress, Link, LinkError, SetupError, Tap, TapConfig, TransmitError, interface_exists,
     interface_mac, interface_mtu_bytes, is_macvtap,

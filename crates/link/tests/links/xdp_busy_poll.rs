@@ -1,19 +1,14 @@
 //! AF_XDP sockets whose device the kernel polls in our calls, on a veth pair, each test in its own network
 //! namespace. A veth has no interrupts, but its NAPI context is deferred as a NIC's is: with
 //! `gro_flush_timeout` at a minute, a frame that arrives within a test was polled for.
-#![allow(
-    unsafe_code,
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "UNSAFETY: getsockopt; and what fails in a test shall fail loudly"
-)]
-
-mod common;
+#![allow(unsafe_code, reason = "UNSAFETY: getsockopt")]
 
 use std::os::fd::AsRawFd as _;
 
+use crate::common::{
+    Peer, RawSocket, connect, defer_interrupts, eventually, in_namespace, ip, talk,
+};
 use clock::Instant;
-use common::{Peer, RawSocket, connect, defer_interrupts, eventually, in_namespace, ip, talk};
 use link::{AttachMode, Link, Received, SetupError, Xdp, XdpConfig, XdpPacket};
 
 const V4: &str = "10.77.0.9";

@@ -1,18 +1,11 @@
 //! Frames larger than a cell of an AF_XDP socket, on a veth pair with jumbo frames: sent and received in
 //! several cells, by copying and from slots, and every byte compared.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
 
-mod common;
-
-use clock::Instant;
-use common::{
+use crate::common::{
     Peer, RawSocket, Segment, connect, eventually, in_namespace, ip, is_large, open_xdp,
     receive_until, send, set_tag_removal,
 };
+use clock::Instant;
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX, MTU_BYTES_MAX_IN_CELLS};
 use link::{
     AttachMode, Link, Sent, SetupError, TransmitError, VlanTag, XdpConfig, XdpPacket, ZeroCopy,

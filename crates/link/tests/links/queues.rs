@@ -1,22 +1,15 @@
 //! Several queues of one interface against the kernel: TCP clients of its stack, of which each must
 //! stay on one queue. Each test in its own network namespace.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails in a test shall fail loudly"
-)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 
-use clock::{Duration, Instant};
-use common::{
+use crate::common::{
     Peer, RawSocket, Segment, eventually, in_namespace, ip, is_large, receive_until_gone, send,
 };
+use clock::{Duration, Instant};
 use link::{
     InterfaceAddress, Link, LinkError, Packet, PacketConfig, Received, Sent, SetupError, Tap,
     TapConfig, ZeroCopy, interface_exists, steering,

@@ -1,24 +1,17 @@
 //! What a frame costs by each I/O method: the numbers of docs/develop/decisions/0005-packet-io.md and
 //! 0024-af-xdp.md.
 //!
-//! `cargo test --release -p atlas-link --test measure -- --ignored --nocapture --test-threads=1`
+//! `cargo test --release -p atlas-link --test links -- measure --ignored --nocapture --test-threads=1`
 //!
 //! One thread sends and receives over a veth pair inside one namespace, so that the time includes
 //! the kernel's work at both ends. Each figure is the best of [`REPEATS`]: on a shared machine the
 //! slower ones include the load of other guests.
-#![allow(
-    unsafe_code,
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "UNSAFETY: recvmmsg, to compare with; and what fails shall fail loudly"
-)]
-
-mod common;
+#![allow(unsafe_code, reason = "UNSAFETY: recvmmsg, to compare with")]
 
 use std::time::Instant as WallInstant;
 
+use crate::common::{RawSocket, Segment, in_namespace, ip, set_transmit_checksum};
 use clock::Instant;
-use common::{RawSocket, Segment, in_namespace, ip, set_transmit_checksum};
 use link::{
     AttachMode, ChecksumOffload, Checksums, Link, Packet, PacketConfig, Received, Tap, TapConfig,
     Xdp, XdpConfig, XdpPacket,
