@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
+use smoltcp::socket::Socket as AnySocket;
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant as StackInstant;
 use smoltcp::wire::{EthernetAddress, IpCidr, IpEndpoint};
@@ -72,12 +73,52 @@ impl fmt::Debug for Forwarder {
 /// A client of the host, and the connection to the server that stands for it.
 struct Connection {
     client: TcpStream,
-    inner: SocketHandle,
+    inner: Inner,
     /// The client has closed its side, and that was passed on.
     is_client_done: bool,
+    /// The server has closed its side, which is passed on behind the bytes before it. What becomes of the connection then
+    /// takes nothing away from the client.
+    has_fin: bool,
     /// When the server's FIN was passed on, if it was.
     server_done_at: Option<Instant>,
     is_over: bool,
+}
+
+/// A connection to the server.
+enum Inner {
+    Open(SocketHandle),
+    /// Both ends have closed it, and the client has not taken all bytes yet: the stack would throw them away when its TIME-WAIT
+    /// is over, and announce room for more to a server that knows nothing of it any more.
+    Closed(Box<Socket<'static>>),
+}
+
+impl Inner {
+    fn socket<'a>(&'a self, sockets: &'a SocketSet<'static>) -> &'a Socket<'static> {
+        match self {
+            Self::Open(handle) => sockets.get(*handle),
+            Self::Closed(socket) => socket,
+        }
+    }
+
+    fn socket_mut<'a>(
+        &'a mut self,
+        sockets: &'a mut SocketSet<'static>,
+    ) -> &'a mut Socket<'static> {
+        match self {
+            Self::Open(handle) => sockets.get_mut(*handle),
+            Self::Closed(socket) => socket,
+        }
+    }
+
+    /// Takes the connection out of the stack if both ends have closed it and there are bytes for the client.
+    fn keep_bytes(&mut self, sockets: &mut SocketSet<'static>) {
+        let Self::Open(handle) = *self else { return };
+        let socket = sockets.get::<Socket<'_>>(handle);
+        if socket.state() == State::TimeWait && socket.can_recv() {
+            let AnySocket::Tcp(socket) = sockets.remove(handle);
+            *self = Self::Closed(Box::new(socket));
+        }
+    }
 }
 
 impl Forwarder {
@@ -187,8 +228,9 @@ impl Forwarder {
                 }
                 self.connections.push(Connection {
                     client,
-                    inner: self.sockets.add(socket),
+                    inner: Inner::Open(self.sockets.add(socket)),
                     is_client_done: false,
+                    has_fin: false,
                     server_done_at: None,
                     is_over: false,
                 });
@@ -201,20 +243,19 @@ impl Forwarder {
         let now = Instant::now();
         let mut is_moving = false;
         for connection in &mut self.connections {
-            let socket = self.sockets.get_mut::<Socket<'_>>(connection.inner);
-            is_moving |= connection.pass_on(socket, now);
+            is_moving |= connection.pass_on(&mut self.sockets, now);
         }
         let (sockets, before) = (&mut self.sockets, self.connections.len());
         self.connections.retain(|connection| {
+            let Inner::Open(handle) = connection.inner else {
+                return !connection.is_over;
+            };
+            let socket = sockets.get::<Socket<'_>>(handle);
             // An aborted one is kept until its reset has left.
-            let is_kept = !connection.is_over
-                || sockets
-                    .get::<Socket<'_>>(connection.inner)
-                    .remote_endpoint()
-                    .is_some()
-                    && sockets.get::<Socket<'_>>(connection.inner).state() == State::Closed;
+            let is_aborting = socket.remote_endpoint().is_some() && socket.state() == State::Closed;
+            let is_kept = !connection.is_over || is_aborting;
             if !is_kept {
-                sockets.remove(connection.inner);
+                sockets.remove(handle);
             }
             is_kept
         });
@@ -223,8 +264,8 @@ impl Forwarder {
 
     /// Whether the host's TCP has all that the server sent.
     fn is_drained(&self) -> bool {
-        let mut inner = self.connections.iter().map(|it| it.inner);
-        !inner.any(|handle| self.sockets.get::<Socket<'_>>(handle).can_recv())
+        let mut inner = self.connections.iter().map(|it| &it.inner);
+        !inner.any(|inner| inner.socket(&self.sockets).can_recv())
     }
 
     /// Waits until something can be done.
@@ -252,7 +293,7 @@ impl Forwarder {
             }
         }
         for connection in &self.connections {
-            let socket = self.sockets.get::<Socket<'_>>(connection.inner);
+            let socket = connection.inner.socket(&self.sockets);
             let mut flags = PollFlags::empty();
             flags.set(
                 PollFlags::IN,
@@ -270,20 +311,22 @@ impl Forwarder {
 }
 
 impl Connection {
-    fn pass_on(&mut self, socket: &mut Socket<'_>, now: Instant) -> bool {
+    fn pass_on(&mut self, sockets: &mut SocketSet<'static>, now: Instant) -> bool {
         if self.is_over {
             return false;
         }
         let was = (self.is_client_done, self.server_done_at);
-        let is_moving = self.pass_requests(socket) | self.pass_replies(socket);
+        self.inner.keep_bytes(sockets);
+        let is_moving = self.pass_requests(sockets) | self.pass_replies(sockets);
         if !self.is_over {
-            self.pass_ends(socket, now);
+            self.pass_ends(sockets, now);
         }
         is_moving || self.is_over || was != (self.is_client_done, self.server_done_at)
     }
 
     /// From the client to the server.
-    fn pass_requests(&mut self, socket: &mut Socket<'_>) -> bool {
+    fn pass_requests(&mut self, sockets: &mut SocketSet<'static>) -> bool {
+        let socket = self.inner.socket_mut(sockets);
         let mut moved = 0;
         while !self.is_client_done && socket.can_send() {
             let client = &mut self.client;
@@ -309,7 +352,8 @@ impl Connection {
     }
 
     /// From the server to the client.
-    fn pass_replies(&mut self, socket: &mut Socket<'_>) -> bool {
+    fn pass_replies(&mut self, sockets: &mut SocketSet<'static>) -> bool {
+        let socket = self.inner.socket_mut(sockets);
         let mut moved = 0;
         while !self.is_over && socket.can_recv() {
             let client = &mut self.client;
@@ -330,23 +374,23 @@ impl Connection {
     }
 
     /// Passes a FIN or a reset of the server on, once the client has all before it.
-    fn pass_ends(&mut self, socket: &mut Socket<'_>, now: Instant) {
-        if socket.can_recv() {
-            return;
-        }
-        let has_fin = matches!(
+    fn pass_ends(&mut self, sockets: &mut SocketSet<'static>, now: Instant) {
+        let socket = self.inner.socket_mut(sockets);
+        self.has_fin |= matches!(
             socket.state(),
             State::CloseWait | State::LastAck | State::Closing | State::TimeWait
         );
-        if has_fin && self.server_done_at.is_none() {
+        if socket.can_recv() {
+            return;
+        }
+        if self.has_fin && self.server_done_at.is_none() {
             self.server_done_at = Some(now);
             let _ = self.client.shutdown(std::net::Shutdown::Write);
         }
         match (socket.state(), self.server_done_at) {
-            (State::Closed | State::TimeWait, Some(_)) if self.is_client_done => {
-                self.is_over = true
-            }
-            (State::Closed, _) => {
+            (State::TimeWait, Some(_)) if self.is_client_done => self.is_over = true,
+            (State::Closed, Some(_)) => self.is_over = true,
+            (State::Closed, None) => {
                 // A reset, also of a connection that was never made.
                 let at_once = Some(Duration::ZERO);
                 let _ = rustix::net::sockopt::set_socket_linger(&self.client, at_once);

@@ -208,6 +208,64 @@ fn all_bytes_pass_in_both_directions_also_to_a_client_that_reads_late() {
     assert!(counters.transmitted_bytes > 3 << 20 && counters.received_bytes > 3 << 20);
 }
 
+/// A reply whose end the server has sent and forgotten while much of it waits between it and a client that does not read:
+/// that client, and the reply. `is_closed`: the client has closed its side before.
+fn reply_that_waits(
+    server: &mut Server,
+    address: SocketAddr,
+    is_closed: bool,
+) -> (TcpStream, Vec<u8>) {
+    let mut client = connect(address);
+    client.set_nonblocking(true).unwrap();
+    while server.round(|socket| socket.state()) != State::Established {}
+    if is_closed {
+        client.shutdown(Shutdown::Write).unwrap();
+        while server.round(|socket| socket.state()) != State::CloseWait {}
+    }
+    let sent = pattern(16 << 20);
+    let (mut offset, mut read, mut piece) = (0, Vec::new(), [0; 4 << 10]);
+    // As much as there is room for: then some bytes are taken for those that come.
+    let mut rounds_without = 0;
+    while offset < sent.len() && rounds_without < 5_000 {
+        let length = server.round(|socket| socket.send_slice(&sent[offset..]).unwrap());
+        offset += length;
+        rounds_without = if length > 0 { 0 } else { rounds_without + 1 };
+    }
+    while server.round(|socket| socket.send_queue()) > 0 {
+        if let Ok(length) = client.read(&mut piece) {
+            read.extend_from_slice(&piece[..length]);
+        }
+    }
+    assert!(offset < sent.len(), "all buffers are full");
+    server.round(|socket| socket.close());
+    assert!(read[..] == sent[..read.len()]);
+    client.set_nonblocking(false).unwrap();
+    (client, sent[read.len()..offset].to_vec())
+}
+
+#[test]
+fn who_reads_late_gets_all_and_an_end_though_the_server_knows_nothing_of_the_connection_any_more() {
+    for is_closed in [true, false] {
+        let (mut server, address) = Server::start();
+        let (mut client, expected) = reply_that_waits(&mut server, address, is_closed);
+        let forgotten = if is_closed {
+            State::Closed
+        } else {
+            State::FinWait2
+        };
+        while server.round(|socket| socket.state()) != forgotten {}
+        // What a server does whose client does not close: it answers all that comes by a reset.
+        server.round(Socket::abort);
+        let client = thread::spawn(move || {
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).map(|_| received)
+        });
+        let received = server.until_ended(client, |_| ()).unwrap();
+        assert_eq!(received.len(), expected.len(), "{is_closed}");
+        assert!(received == expected, "other bytes");
+    }
+}
+
 #[test]
 fn a_reset_of_the_server_is_a_reset_to_the_client_and_never_an_end() {
     let (mut server, address) = Server::start();
