@@ -56,6 +56,11 @@ impl Extent {
         self.minutes
             .map_or(INTERVAL, |minutes| seconds(minutes) / self.times)
     }
+
+    /// Read buffers. Memory that is compared is of few, and as much for copies: all of it has been in use once a link was down.
+    fn slots(self) -> u32 {
+        if self.minutes.is_some() { 64 } else { 512 }
+    }
 }
 
 /// Which settings are in force: those of a round, which begins with a take-over, and of a step in it.
@@ -122,7 +127,7 @@ pub(super) fn run_one(
     let mut said = String::new();
     let label = format!("{} taken over {} times", kind.name(), extent.times);
     suite.run(&label, || {
-        let tested = ServerUnderTest::new(atlas, library, kind)?;
+        let tested = ServerUnderTest::new(atlas, library, kind, extent.slots())?;
         said = watch_take_overs(&tested, extent)?;
         Ok(Outcome::Passed)
     });
@@ -132,6 +137,8 @@ pub(super) fn run_one(
 /// What is served, by what, and to whom.
 struct ServerUnderTest<'a> {
     kind: LinkKind,
+    /// Read buffers, at least.
+    slots: u32,
     setup: Setup,
     served: &'a Library,
     identities: Identities,
@@ -139,9 +146,10 @@ struct ServerUnderTest<'a> {
 }
 
 impl<'a> ServerUnderTest<'a> {
-    fn new(atlas: &Path, library: &'a Library, kind: LinkKind) -> Result<Self> {
+    fn new(atlas: &Path, library: &'a Library, kind: LinkKind, slots: u32) -> Result<Self> {
         let tested = Self {
             kind,
+            slots,
             setup: Setup::usual(kind, atlas, 1)?,
             served: library,
             identities: Identities::new()?,
@@ -183,7 +191,7 @@ impl<'a> ServerUnderTest<'a> {
     /// that do not.
     fn write(&self, Moment { round, step }: Moment) -> Result<()> {
         let workers = self.workers(round);
-        let slots = 512 + round % 2;
+        let slots = self.slots + round % 2;
         let text = format!(
             "workers = {workers}\nslots = {slots}\n[[site]]\nnames = [\"atlas\"]\nheader = [\"X-Round: {round}.{step}\"]\n\
              [[site]]\nnames = [\"round{round}.test\"]\n"
@@ -475,7 +483,7 @@ fn check_flat(workers: u32, samples: &[Sample]) -> Result<String> {
     let all = most(samples).unwrap_or_default();
     ensure!(
         all <= early + early / 10,
-        "resident {early} bytes, later {all}"
+        "workers: {workers}: resident {early} bytes, later {all}"
     );
     Ok(format!(
         "\n    workers: {workers}, {} samples: {} descriptors, resident MiB: first {}, most {}, last {}",
