@@ -14,17 +14,23 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
-.PHONY: demo test check toolchain
+# `cargo xtask`, built with the tests: what both need is compiled once, since cargo takes the same features for them.
+XTASK := $(or $(CARGO_TARGET_DIR),target)/debug/atlas-xtask
+
+.PHONY: demo test check built toolchain
 
 demo: toolchain
 	@$(if $(filter-out 0,$(FLEET)),cargo xtask fleet --serve --objects 500,\
 		cargo run --quiet --release --package atlas-demo -- $(if $(filter-out 0,$(ONCE)),--once))
 
-test: toolchain
-	@cargo xtask test $(if $(SKIPS_EXPECTED),--skips-expected $(SKIPS_EXPECTED))
+test: built
+	@$(XTASK) test $(if $(SKIPS_EXPECTED),--skips-expected $(SKIPS_EXPECTED))
 
-check: toolchain
-	@cargo xtask check $(if $(SKIPS_EXPECTED),--skips-expected $(SKIPS_EXPECTED))
+check: built
+	@$(XTASK) check $(if $(SKIPS_EXPECTED),--skips-expected $(SKIPS_EXPECTED))
+
+built: toolchain
+	@cargo test --no-run
 
 # A Rust that is new enough, and the C compiler it links with.
 toolchain:

@@ -34,9 +34,6 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let expected = skips::Expected::read(options.skips_expected.as_deref())?;
     let mut suite = Suite::default();
     packages::install_if_possible(&packages::FOR_TESTS);
-    suite.run("cargo test, compiled", || {
-        cargo::run(&["test", "--no-run", "--quiet"])
-    });
     cargo_test(&mut suite, "cargo test", &[]);
     simulate::run(&mut suite, simulate::Seeds::Some);
     netns::run_once_with_rights(&mut suite, &Program::Atlas.dev_path());
