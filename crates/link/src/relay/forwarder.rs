@@ -4,7 +4,7 @@
 //! It refuses to change, keep or look at a byte. An end is passed on as what it was: a FIN as a FIN behind the last
 //! byte, a reset as a reset, so that a client never takes a part for the whole. Bounds: [`CONNECTIONS_MAX`]
 //! connections (further ones wait in the host's queue); what a connection holds; [`CLOSING_TIME_MAX`] for
-//! a client that does not close.
+//! a client that does not close, [`CLIENT_TIME_MAX_MS`] for one that does not read.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,6 +14,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::socket::Socket as AnySocket;
@@ -42,6 +43,9 @@ pub const BYTES_MAX: usize = CONNECTIONS_MAX * (RECEIVE_BYTES + SEND_BYTES);
 
 /// How long a client may leave its side open behind the server's FIN.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// How long a client may take nothing of what is before that FIN, until the host's TCP gives it up.
+const CLIENT_TIME_MAX_MS: u32 = 60_000;
 
 /// Local ports of the inner side: all but those that a privilege is for.
 const PORTS: std::ops::Range<u16> = 1_024..65_535;
@@ -376,10 +380,16 @@ impl Connection {
     /// Passes a FIN or a reset of the server on, once the client has all before it.
     fn pass_ends(&mut self, sockets: &mut SocketSet<'static>, now: Instant) {
         let socket = self.inner.socket_mut(sockets);
-        self.has_fin |= matches!(
-            socket.state(),
-            State::CloseWait | State::LastAck | State::Closing | State::TimeWait
-        );
+        if !self.has_fin
+            && matches!(
+                socket.state(),
+                State::CloseWait | State::LastAck | State::Closing | State::TimeWait
+            )
+        {
+            self.has_fin = true;
+            // The server, which has done all it had to, waits for the client no more.
+            let _ = sockopt::set_tcp_user_timeout(&self.client, CLIENT_TIME_MAX_MS);
+        }
         if socket.can_recv() {
             return;
         }
@@ -393,7 +403,7 @@ impl Connection {
             (State::Closed, None) => {
                 // A reset, also of a connection that was never made.
                 let at_once = Some(Duration::ZERO);
-                let _ = rustix::net::sockopt::set_socket_linger(&self.client, at_once);
+                let _ = sockopt::set_socket_linger(&self.client, at_once);
                 self.is_over = true;
             }
             (_, Some(at)) if now.duration_since(at) >= CLOSING_TIME_MAX => {
