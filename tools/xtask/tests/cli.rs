@@ -1,4 +1,4 @@
-//! The program as it is built, which `make test` runs: it has to be built with the tests for that.
+//! The program as it is built. Because of this file cargo builds it with the tests, and `make test` runs it.
 #![allow(clippy::unwrap_used, reason = "what fails in a test shall fail loudly")]
 
 use std::process::Command;

@@ -80,8 +80,7 @@ struct Connection {
     inner: Inner,
     /// The client has closed its side, and that was passed on.
     is_client_done: bool,
-    /// The server has closed its side, which is passed on behind the bytes before it. What becomes of the connection then
-    /// takes nothing away from the client.
+    /// The server's FIN has come. It is passed on behind the bytes before it, and a reset that follows it is not.
     has_fin: bool,
     /// When the server's FIN was passed on, if it was.
     server_done_at: Option<Instant>,
@@ -387,7 +386,7 @@ impl Connection {
             )
         {
             self.has_fin = true;
-            // The server, which has done all it had to, waits for the client no more.
+            // The server may have forgotten the connection, so only this bounds how long the client takes.
             let _ = sockopt::set_tcp_user_timeout(&self.client, CLIENT_TIME_MAX_MS);
         }
         if socket.can_recv() {

@@ -57,7 +57,8 @@ impl Extent {
             .map_or(INTERVAL, |minutes| seconds(minutes) / self.times)
     }
 
-    /// Read buffers. Memory that is compared is of few, and as much for copies: all of it has been in use once a link was down.
+    /// Read buffers. Few where memory is compared: with them the memory for copies is small, and has all been used after
+    /// some minutes.
     fn slots(self) -> u32 {
         if self.minutes.is_some() { 64 } else { 512 }
     }
