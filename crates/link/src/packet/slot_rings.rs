@@ -233,7 +233,7 @@ impl SlotRings {
         };
         if before_bytes > BEFORE_BYTES_MAX
             // Parts before it in the same slot would be overwritten by the headers.
-            || before.iter().any(|part| self.slots.find(part).is_some())
+            || before.iter().any(|part| self.slots.find(part).is_some_and(|(of, _)| of == slot))
         {
             return Offered::Refused;
         }
@@ -250,7 +250,7 @@ impl SlotRings {
         for part in parts.into_iter().chain(before.iter().copied()) {
             // SAFETY: `before_bytes` bytes of this slot that end where the payload's last part
             // begins: within the slot (`place >= before_bytes`), behind the kernel's header, covered
-            // by no reference (the parts before are not in a slot, the last begins behind), and the
+            // by no reference (the parts before are not in this slot, the last begins behind), and the
             // device does not read them, for the entry is available.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
             to = to.wrapping_add(part.len());

@@ -44,7 +44,8 @@ impl Conductor {
             {
                 continue;
             }
-            let Some(plan) = client.plan(&demand, limits, &self.kept) else {
+            let is_slot_free = arena.free_count() > 0;
+            let Some(plan) = client.plan(&demand, limits, &self.kept, is_slot_free) else {
                 client.tcp.on_no_demand();
                 continue;
             };
@@ -139,6 +140,10 @@ impl Conductor {
         let newest = client.fetches.pop_back();
         let fetch = newest.filter(|fetch| fetch.id == id);
         let fetch = fetch.expect("invariant: only the newest plan comes back unread");
+        if let Some(key) = fetch.plan.kept {
+            self.kept.end_plan(key);
+            self.telemetry.counters.session_kept_fetch_count -= 1;
+        }
         client.tcp.return_claim(fetch.claim);
         client.read_budget.refund(plan.length_bytes.into());
         client.refund_grant(fetch.plan.range.bytes());
@@ -193,7 +198,7 @@ impl Conductor {
                 fetch.state = FetchState::Ready(Some(Arrived {
                     slot,
                     is_sealed: false,
-                    usable_from: fetch.plan.text_end(),
+                    usable_from: fetch.plan.kept_end().max(fetch.plan.text_end()),
                 }));
                 if self.reads.devices.are_many() {
                     // A read from another device may have waited for this one.
@@ -282,8 +287,17 @@ impl Client {
         demand: &Demand,
         limits: FetchLimits,
         kept_slots: &KeptSlots,
+        is_slot_free: bool,
     ) -> Option<FetchPlan> {
         let (start, is_again) = (demand.range.start, demand.is_retransmission);
+        let limits = FetchLimits {
+            packet_bytes: if is_slot_free {
+                self.tcp.segment_bytes().into()
+            } else {
+                0
+            },
+            ..limits
+        };
         let kept = kept_slots.find(&self.kept, self.serial, start, is_again);
         if kept.is_none() && self.is_being_read(demand) {
             return None;
@@ -292,6 +306,9 @@ impl Client {
         let ahead_bytes = match (&kept, is_again) {
             (None, true) if kept_slots.has_places() => self.lost_bytes_ahead(demand, limits),
             (None, false) if is_small => self.ahead_bytes(kept_slots, demand.range.bytes()),
+            (Some((_, end)), false) if is_small && limits.is_rest(demand, *end) => {
+                self.ahead_bytes(kept_slots, demand.range.bytes())
+            }
             _ => 0,
         };
         let limits = FetchLimits {

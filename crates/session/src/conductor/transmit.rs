@@ -243,9 +243,12 @@ impl Sender<'_, '_> {
         let Some(fetch) = client.fetches.front_mut() else {
             return;
         };
+        let kept_end = fetch.plan.kept_end();
         let from = range.start.max(fetch.plan.text_end());
-        if let FetchState::Ready(Some(arrived)) = &mut fetch.state {
-            arrived.usable_from = from;
+        if let FetchState::Ready(Some(arrived)) = &mut fetch.state
+            && range.end > kept_end
+        {
+            arrived.usable_from = from.max(kept_end);
             arena.lend(&arrived.slot);
         } else if let Some(kept) = fetch.plan.kept.and_then(|key| self.kept.get_mut(key))
             && let KeptMemory::Slot(slot) = &kept.memory
@@ -396,11 +399,14 @@ fn parts_of<'a>(
 ) -> Parts<'a> {
     let mut parts = Parts::new();
     let plan = &fetch.plan;
-    if let Some(key) = plan.kept {
+    let kept_end = plan.kept_end();
+    if let Some(key) = plan.kept
+        && range.start < kept_end
+    {
         let from = kept.get(key);
         let from = from.expect("invariant: what is planned from is kept");
+        let range = StreamRange::new(range.start, range.end.min(kept_end));
         parts.push(kept.content(arena, from, range));
-        return parts;
     }
     let text_end = plan.text_end();
     let text = StreamRange::new(range.start, text_end.clamp(range.start, range.end));
@@ -408,7 +414,7 @@ fn parts_of<'a>(
         parts.push(stream.text_bytes(text));
     }
     if let (FetchState::Ready(Some(arrived)), Some(read)) = (&fetch.state, plan.read) {
-        let first = text_end.max(range.start).min(range.end);
+        let first = text_end.max(kept_end).max(range.start).min(range.end);
         let content = StreamRange::new(first, range.end);
         parts.push(read.content(arena, &arrived.slot, content));
     }

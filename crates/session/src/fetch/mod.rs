@@ -11,6 +11,8 @@
 //!   comes sooner.
 //! * What its client can use soon is read too ([`FetchLimits::ahead_bytes`]), if its slot can be kept for the next
 //!   fetches ([`crate::kept_slots`]). The read then ends on a block boundary, and the fetch where the credit does.
+//! * The last bytes of a kept slot, if they are fewer than a packet has, leave in a packet with the first ones of the next
+//!   read. A short packet in each slot costs a frame and an ACK, and may be lost like any other.
 //! * Over TLS whole records are read, even if only a part of one is sent, because only a whole
 //!   record can be sealed. New data ends with a record if at least one fits, and waits for credit
 //!   for its first record if the window can hold two.
@@ -54,9 +56,17 @@ pub(crate) struct FetchLimits {
     pub(crate) ahead_bytes: u64,
     /// New data never waits for more credit: a fetch costs no read of its own, and the path loses, so its window is small.
     pub(crate) is_prompt: bool,
+    /// Payload bytes of a packet. 0: a kept slot is sent to its end, because no slot is free for a read that would go on.
+    pub(crate) packet_bytes: u64,
 }
 
 impl FetchLimits {
+    /// Whether a kept slot that ends at `end` has only a part of a packet for the demand, which is for more.
+    pub(crate) fn is_rest(self, demand: &Demand, end: StreamOffset) -> bool {
+        let bytes = end.since(demand.range.start);
+        !demand.is_retransmission && end < demand.range.end && bytes < self.packet_bytes
+    }
+
     /// The size of a full fetch, less what alignment and a head may take of it.
     const fn worthwhile_bytes(self) -> u64 {
         let full = if self.frame_bytes < self.slot_bytes {
@@ -143,7 +153,7 @@ pub(crate) struct FetchPlan {
     pub(crate) is_retransmission: bool,
     /// `None`: text only, or kept; ready at once.
     pub(crate) read: Option<ReadShape>,
-    /// All of it is in this slot.
+    /// It begins in this slot; all of it is there unless there is a read, too.
     pub(crate) kept: Option<KeptKey>,
 }
 
@@ -154,6 +164,15 @@ impl FetchPlan {
             (Some(_), _) => self.range.start,
             (None, Some(read)) => read.stream_start,
             (None, None) => self.range.end,
+        }
+    }
+
+    /// Where its part of the kept slot ends, if it has one.
+    pub(crate) fn kept_end(&self) -> StreamOffset {
+        match (self.kept, self.read) {
+            (Some(_), Some(read)) => read.stream_start,
+            (Some(_), None) => self.range.end,
+            (None, _) => self.range.start,
         }
     }
 }
@@ -197,22 +216,56 @@ pub(crate) fn plan(
     kept: Option<(KeptKey, StreamOffset)>,
 ) -> Option<FetchPlan> {
     let plan = match kept {
-        Some((key, end)) => plan_kept(demand, limits, key, end),
+        Some((key, end)) => plan_kept(demand, stream, limits, key, end)?,
         None => plan_read(demand, stream, limits)?,
     };
     (!is_worth_waiting(demand, &plan, stream, limits)).then_some(plan)
 }
 
-/// A fetch of what a slot holds already.
-fn plan_kept(demand: &Demand, limits: FetchLimits, key: KeptKey, end: StreamOffset) -> FetchPlan {
+/// A fetch of what a slot holds already, in whole packets if the object goes on behind it.
+fn plan_kept(
+    demand: &Demand,
+    stream: &StreamMap,
+    limits: FetchLimits,
+    key: KeptKey,
+    end: StreamOffset,
+) -> Option<FetchPlan> {
+    let goes_on = || stream.find(end).is_some_and(|span| span.start < end);
+    if limits.is_rest(demand, end) && goes_on() {
+        return plan_joined(demand, stream, limits, key, end);
+    }
     let start = demand.range.start;
     let bytes = end.min(demand.range.end).since(start);
-    FetchPlan {
-        range: StreamRange::new(start, start + bytes.min(limits.frame_bytes)),
+    let bytes = bytes.min(limits.frame_bytes);
+    let is_cut = end < demand.range.end && !demand.is_retransmission && goes_on();
+    let beyond = bytes.checked_rem(limits.packet_bytes).filter(|_| is_cut);
+    let bytes = bytes - beyond.unwrap_or(0);
+    Some(FetchPlan {
+        range: StreamRange::new(start, start + bytes),
         is_retransmission: demand.is_retransmission,
         read: None,
         kept: Some(key),
-    }
+    })
+}
+
+/// A fetch that begins with the last bytes of a kept slot, up to `end`, and goes on with a read.
+fn plan_joined(
+    demand: &Demand,
+    stream: &StreamMap,
+    limits: FetchLimits,
+    key: KeptKey,
+    end: StreamOffset,
+) -> Option<FetchPlan> {
+    let start = demand.range.start;
+    let room = limits.frame_bytes.saturating_sub(end.since(start));
+    let rest = StreamRange::new(end, demand.range.end);
+    let (shape, to) = shape_read(demand, stream, rest, room, limits)?;
+    Some(FetchPlan {
+        range: StreamRange::new(start, to),
+        is_retransmission: false,
+        read: Some(shape),
+        kept: Some(key),
+    })
 }
 
 fn plan_read(demand: &Demand, stream: &StreamMap, limits: FetchLimits) -> Option<FetchPlan> {

@@ -14,6 +14,7 @@ const LIMITS: FetchLimits = FetchLimits {
     slot_bytes: 65_536,
     ahead_bytes: 0,
     is_prompt: false,
+    packet_bytes: 0,
 };
 const LAYOUT: Layout = Layout {
     frame_bytes: LIMITS.frame_bytes,

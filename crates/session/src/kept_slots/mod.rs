@@ -221,7 +221,10 @@ impl KeptSlots {
             of_client.unsent = None;
             ahead.on_given_up();
         }
-        let has_room = self.unsent_count < self.slots_max || self.copies.count_max() > 0;
+        // What the client has is sent with the beginning of what is read.
+        let has_room = of_client.unsent.is_some()
+            || self.unsent_count < self.slots_max
+            || self.copies.count_max() > 0;
         (self.is_open || even_busy) && ahead.skipped == 0 && has_room
     }
 

@@ -131,11 +131,11 @@ fn as_many_are_kept_as_may_be_and_what_was_sent_goes_first() {
     assert_eq!((table.kept.count(), table.kept.given_up_count()), (2, 1));
     assert_eq!(table.arena.free_count(), 6);
     let ahead = &mut ReadAhead::default();
-    assert!(
-        !table
-            .kept
-            .may_read_ahead(&mut clients[3], OWNER, ahead, false)
-    );
+    // One that has a slot may read for its place.
+    for (client, may_read) in [(1, false), (3, true)] {
+        let (kept, of) = (&table.kept, &mut clients[client]);
+        assert_eq!(kept.may_read_ahead(of, OWNER, ahead, false), may_read);
+    }
     clients
         .iter()
         .for_each(|of| table.kept.release_all(&mut table.arena, *of, OWNER));

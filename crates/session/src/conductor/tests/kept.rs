@@ -287,3 +287,34 @@ fn a_busy_worker_copies_what_is_behind_short_bursts_of_a_path_that_loses() {
     assert_eq!(copied_at(12_000_000, true), 0);
     assert_eq!(copied_at(4_000_000, false), 0);
 }
+
+/// Lengths of the packets that a paced client gets of the object, in the order of the stream.
+fn packets_of(bench: &mut Bench, peer: &mut Peer) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    for _ in 0..200 {
+        bench.complete_reads();
+        for (segment, text) in bench.take_segments(1000) {
+            let end = (segment.sequence).wrapping_add(u32::try_from(text.len()).unwrap());
+            lengths.extend(text.chunks(1460).map(<[u8]>::len));
+            peer.expected = end;
+        }
+        peer.send(bench, TcpFlags::ACK, b"");
+        bench.turn();
+        bench.pass(Duration::from_millis(20));
+    }
+    lengths
+}
+
+#[test]
+fn the_rest_of_a_kept_slot_leaves_in_a_packet_with_what_is_read_next() {
+    let mut bench = Bench::with(paced(4), 8);
+    let mut peer = asked(&mut bench, 1000);
+    let lengths = packets_of(&mut bench, &mut peer);
+    let counters = bench.conductor.counters();
+    assert!(counters.session_read_count > 5 && counters.session_kept_fetch_count > 5);
+    let is_short = |length: &usize| *length < 1460;
+    let short = lengths.iter().filter(|length| is_short(length)).count();
+    // The last one of the object.
+    assert_eq!((short, lengths.last().map(is_short)), (1, Some(true)));
+    assert_eq!(bench.arena.free_count(), bench.arena.slot_count());
+}
