@@ -167,6 +167,14 @@ impl RttEstimator {
         self.smoothed
     }
 
+    /// SRTT less RTTVAR, but no less than the least sample: about what the path takes. A peer that delays some of its ACKs,
+    /// by up to 40 ms (Linux) or 200 (others), makes SRTT longer than most round trips are.
+    #[must_use]
+    pub fn prompt(&self) -> Option<Duration> {
+        let smoothed = self.smoothed?;
+        Some(smoothed.saturating_sub(self.variation).max(self.minimum))
+    }
+
     /// RTTVAR; zero before the first sample.
     #[must_use]
     pub const fn variation(&self) -> Duration {
@@ -217,6 +225,26 @@ mod tests {
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(450)));
         assert_eq!(rtt.timeout(), Duration::from_millis(450 + 1000));
         assert_eq!(rtt.minimum(), Duration::from_millis(400));
+    }
+
+    #[test]
+    fn acks_that_are_delayed_now_and_then_do_not_lengthen_the_prompt_round_trip() {
+        let [path, delayed] = [40, 80].map(Duration::from_millis);
+        let mut rtt = RttEstimator::new();
+        assert_eq!(rtt.prompt(), None);
+        for sample in 0..100 {
+            rtt.on_sample(
+                if sample % 4 == 3 { delayed } else { path },
+                sample % 4 == 0,
+            );
+        }
+        assert!(rtt.smoothed() > Some(path + Duration::from_millis(5)));
+        assert!(rtt.prompt() < Some(path + Duration::from_millis(1)));
+        // A queue that stays is a part of the path.
+        for sample in 0..100 {
+            rtt.on_sample(delayed, sample % 4 == 0);
+        }
+        assert!(rtt.prompt() > Some(delayed - Duration::from_millis(1)));
     }
 
     #[test]

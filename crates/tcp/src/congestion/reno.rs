@@ -68,7 +68,10 @@ impl Controller for Reno {
 
     fn on_loss(&mut self) {
         self.acked = 0;
-        self.window.reduce_threshold(self.window.bytes() / 2);
+        // Whole segments, as Linux: the rest of one is never sent, but more would have to be acknowledged for the next.
+        let half = self.window.bytes() / 2;
+        self.window
+            .reduce_threshold(half - half % self.window.segment_bytes());
     }
 
     fn on_recovered(&mut self) {

@@ -174,9 +174,9 @@ impl Connection {
     }
 
     /// How fast the connection may send: by congestion control, once there is an RTT sample, and by
-    /// [`super::Config::rate_max`].
+    /// [`super::Config::rate_max`]. By SRTT a small window would not be used whole where ACKs are delayed.
     pub(super) fn pacing_rate(&self) -> PacingRate {
-        let rate = match self.rtt.smoothed() {
+        let rate = match self.rtt.prompt() {
             Some(rtt) if self.config.is_paced => self.congestion.pacing_rate(rtt),
             _ => PacingRate::Unlimited,
         };

@@ -413,6 +413,9 @@ impl Scenario {
         let permille = rng.log_range(1..=200);
         if loses {
             self.workers.lost_crossings_permille = permille;
+            // A segment crosses up to six times, so that three of four may be lost: a client whose ACKs do not come for
+            // minutes is there all the same.
+            self.session.send_timeout = Duration::from_secs(3600);
         }
         self.workers.crossing_delay_max = rng.log_micros(1..=50_000);
         let mut at = self.epoch;
