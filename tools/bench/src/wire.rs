@@ -155,7 +155,8 @@ impl Run<'_> {
         }
         if cell.every_seconds > 0 {
             option("--every", &cell.every_seconds.to_string());
-            option("--warm-up-replies", "1");
+            // The windows have grown to an object by its second time, and are used whole from the third on.
+            option("--warm-up-replies", "2");
             option("--warm-up-bytes", "0");
         }
         if let Some(visits) = self.visits {
