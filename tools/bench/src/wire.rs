@@ -155,7 +155,7 @@ impl Run<'_> {
         }
         if cell.every_seconds > 0 {
             option("--every", &cell.every_seconds.to_string());
-            // The windows have grown to an object by its second time, and are used whole from the third on.
+            // After one object a window is just short of the next, which takes a round trip more for that.
             option("--warm-up-replies", "2");
             option("--warm-up-bytes", "0");
         }

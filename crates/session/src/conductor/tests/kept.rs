@@ -318,3 +318,14 @@ fn the_rest_of_a_kept_slot_leaves_in_a_packet_with_what_is_read_next() {
     assert_eq!((short, lengths.last().map(is_short)), (1, Some(true)));
     assert_eq!(bench.arena.free_count(), bench.arena.slot_count());
 }
+
+#[test]
+fn the_rest_of_the_only_slot_leaves_by_itself() {
+    let mut bench = Bench::with(paced(1), 1);
+    let mut peer = asked(&mut bench, 1000);
+    let lengths = packets_of(&mut bench, &mut peer);
+    assert!(bench.conductor.counters().session_kept_fetch_count > 0);
+    assert!(lengths.iter().filter(|length| **length < 1460).count() > 1);
+    assert!(lengths.iter().sum::<usize>() as u64 > OBJECT_BYTES);
+    assert_eq!(bench.arena.free_count(), bench.arena.slot_count());
+}
