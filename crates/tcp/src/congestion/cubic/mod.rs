@@ -13,6 +13,9 @@ use crate::pacing::PacingRate;
 /// beta_cubic = 7/10 (RFC 9438 s4.6).
 const BETA_NUMERATOR: u64 = 7;
 const BETA_DENOMINATOR: u64 = 10;
+/// alpha_cubic = 3 * (1 - beta) / (1 + beta) = 9/17 (RFC 9438 s4.3).
+const ALPHA_NUMERATOR: u64 = 9;
+const ALPHA_DENOMINATOR: u64 = 17;
 /// Time since the start of an epoch is clamped here (17 minutes): far beyond it the window is at
 /// its bound anyway, and the cube stays inside 128 bits.
 const EPOCH_MILLIS_MAX: u64 = 1 << 20;
@@ -67,7 +70,7 @@ impl Cubic {
             .epoch
             .get_or_insert_with(|| Epoch::new(now, window, window_max, segment_bytes));
         epoch.count_time(now);
-        epoch.grow_reno(bytes, window, segment_bytes, window_max);
+        epoch.grow_reno(bytes, window, segment_bytes);
         let target = epoch
             .curve(now.since(epoch.started) + rtt, segment_bytes)
             // RFC 9438 s4.2: the target stays between cwnd and 1.5 * cwnd.
@@ -234,16 +237,13 @@ impl Epoch {
         }
     }
 
-    /// W_est (RFC 9438 s4.3): grows by alpha = 3 * (1 - beta) / (1 + beta) = 9/17 segments a round
-    /// trip until the window before the loss is reached, and by one segment after.
-    fn grow_reno(&mut self, bytes: u64, window: u64, segment_bytes: u64, window_max: u64) {
+    /// W_est (RFC 9438 s4.3): grows by alpha segments a round trip, also above the window before
+    /// the loss, where the RFC has one segment: Linux has alpha there, too, and beside it a flow
+    /// that grows faster takes more than its part (decision 0020).
+    fn grow_reno(&mut self, bytes: u64, window: u64, segment_bytes: u64) {
         self.reno_acked += bytes;
-        let (numerator, denominator) = if self.reno_window < window_max {
-            (9, 17)
-        } else {
-            (1, 1)
-        };
-        let step = self.reno_acked * segment_bytes * numerator / (window.max(1) * denominator);
+        let step =
+            self.reno_acked * segment_bytes * ALPHA_NUMERATOR / (window.max(1) * ALPHA_DENOMINATOR);
         if step > 0 {
             self.reno_window = (self.reno_window + step).min(WINDOW_BYTES_MAX);
             self.reno_acked = 0;
