@@ -76,6 +76,7 @@ pub const SCENARIOS: [Scenario; 4] = [
             reorder_ppm: 20_000,
             reorder_delay: REORDER_DELAY,
             duplicate_ppm: 20_000,
+            ..Disorder::NONE
         },
         seed: 4,
     },
@@ -96,6 +97,7 @@ impl Scenario {
             rate_bits: RATE_BITS,
             buffer_bytes: u64::MAX,
             delay: DELAY,
+            delay_noise: Duration::ZERO,
             loss_ppm: self.loss_ppm,
             seed,
             disorder: self.disorder,

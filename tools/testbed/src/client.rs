@@ -37,9 +37,31 @@ pub struct Client {
 
 /// What a connection is made of.
 #[derive(Debug)]
-enum Stream {
+pub enum Stream {
+    /// TCP.
     Plain(TcpStream),
+    /// TLS over TCP.
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    /// Shakes hands over a connection to `server`, which has a certificate for its address.
+    pub fn tls(stream: TcpStream, server: SocketAddr, Trust(config): &Trust) -> Result<Self> {
+        let name = ServerName::from(server.ip());
+        let connection = ClientConnection::new(Arc::clone(config), name)?;
+        let mut stream = StreamOwned::new(connection, stream);
+        let handshake = stream.conn.complete_io(&mut stream.sock);
+        handshake.context("the TLS handshake")?;
+        Ok(Self::Tls(Box::new(stream)))
+    }
+
+    /// The TCP connection.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => &stream.sock,
+        }
+    }
 }
 
 impl Read for Stream {
@@ -168,10 +190,9 @@ impl Client {
         let stream = TcpStream::connect_timeout(&address, limit)
             .with_context(|| format!("connecting to {address}"))?;
         let client = Self::over(stream)?;
-        if let Stream::Plain(stream) = &client.stream {
-            stream.set_read_timeout(Some(limit))?;
-            stream.set_write_timeout(Some(limit))?;
-        }
+        let socket = client.stream.socket();
+        socket.set_read_timeout(Some(limit))?;
+        socket.set_write_timeout(Some(limit))?;
         Ok(client)
     }
 
@@ -197,13 +218,9 @@ impl Client {
             Ok(stream)
         })?;
         let mut client = Self::over(stream)?;
-        if let (Some(Trust(config)), Stream::Plain(stream)) = (trust, &client.stream) {
-            let name = ServerName::from(address.ip());
-            let connection = ClientConnection::new(Arc::clone(config), name)?;
-            let mut stream = StreamOwned::new(connection, stream.try_clone()?);
-            let handshake = stream.conn.complete_io(&mut stream.sock);
-            handshake.context("the TLS handshake")?;
-            client.stream = Stream::Tls(Box::new(stream));
+        if let Some(trust) = trust {
+            let socket = client.stream.socket().try_clone()?;
+            client.stream = Stream::tls(socket, address, trust)?;
         }
         Ok(client)
     }

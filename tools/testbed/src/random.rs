@@ -3,6 +3,8 @@
 //!
 //! It refuses nothing, and is no source of secrets. Bounded by: one word.
 
+use std::time::Duration;
+
 /// The increment of SplitMix64.
 const INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -37,6 +39,15 @@ impl Random {
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next()) * u128::from(bound);
         u64::try_from(wide >> 64).unwrap_or(0)
+    }
+
+    /// A time of at most `longest`, in nanoseconds; nothing is drawn if that is zero.
+    pub fn up_to(&mut self, longest: Duration) -> Duration {
+        let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+        if nanoseconds == 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.below(nanoseconds.saturating_add(1)))
     }
 
     /// Puts items in random order (Fisher and Yates).
@@ -79,6 +90,18 @@ mod tests {
             seen[usize::try_from(random.below(3)).expect("small")] = true;
         }
         assert_eq!(seen, [true; 3]);
+    }
+
+    #[test]
+    fn times_reach_their_bound_and_no_further() {
+        let mut random = Random::new(5);
+        let longest = Duration::from_nanos(2);
+        let times: Vec<_> = (0..100).map(|_| random.up_to(longest)).collect();
+        assert_eq!(times.iter().max(), Some(&longest));
+        assert_eq!(times.iter().min(), Some(&Duration::ZERO));
+        let before = random.clone().next();
+        assert_eq!(random.up_to(Duration::ZERO), Duration::ZERO);
+        assert_eq!(random.next(), before);
     }
 
     #[test]

@@ -10,12 +10,12 @@ use std::time::Duration;
 /// Most connections followed in one direction.
 pub const FLOWS_MAX: usize = 256;
 
-const ETHERNET_BYTES: usize = 14;
+pub(crate) const ETHERNET_BYTES: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// Where IPv6 says what follows its header, from the frame's start.
 const IPV6_NEXT_HEADER_AT: usize = ETHERNET_BYTES + 6;
-const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 
 /// One direction of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,15 +19,18 @@ pub struct LegPlan {
     pub buffer_bytes: u64,
     /// From the end of the bottleneck to the other side.
     pub delay: Duration,
+    /// To the delay of each frame a time up to this one is added that is drawn for it; frames keep their
+    /// order.
+    pub delay_noise: Duration,
     /// Frames in a million that are lost at random.
     pub loss_ppm: u32,
     /// What the losses are drawn from, and the disorder.
     pub seed: u64,
-    /// What happens to the order and the number of frames.
+    /// What happens to the frames that are not lost.
     pub disorder: Disorder,
 }
 
-/// What a direction does to the order and the number of the frames that it does not lose.
+/// What a direction does to the frames that it does not lose: to their order, number and SACK blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Disorder {
     /// Frames in a million that arrive `reorder_delay` later than they would, so that others overtake
@@ -37,6 +40,10 @@ pub struct Disorder {
     pub reorder_delay: Duration,
     /// Frames in a million that arrive twice, one directly behind the other.
     pub duplicate_ppm: u32,
+    /// Every frame arrives later than it would, by a time up to this one that is drawn for it.
+    pub jitter_max: Duration,
+    /// What is added to the edges of SACK blocks; 0: they stay.
+    pub sack_shift: u32,
 }
 
 impl Disorder {
@@ -45,6 +52,8 @@ impl Disorder {
         reorder_ppm: 0,
         reorder_delay: Duration::ZERO,
         duplicate_ppm: 0,
+        jitter_max: Duration::ZERO,
+        sack_shift: 0,
     };
 }
 
@@ -56,6 +65,7 @@ impl LegPlan {
             rate_bits: 0,
             buffer_bytes: u64::MAX,
             delay,
+            delay_noise: Duration::ZERO,
             loss_ppm: 0,
             seed: 0,
             disorder: Disorder::NONE,
@@ -115,6 +125,8 @@ pub struct Leg {
     queued_bytes: u64,
     /// When the bottleneck has passed all of them.
     free_at: Duration,
+    /// When the last frame arrives, by the noise of the delay.
+    arrives_last: Duration,
     /// What it did so far.
     pub counts: LegCounts,
 }
@@ -129,6 +141,7 @@ impl Leg {
             queue: VecDeque::new(),
             queued_bytes: 0,
             free_at: Duration::ZERO,
+            arrives_last: Duration::ZERO,
             counts: LegCounts {
                 frames: 0,
                 bytes: 0,
@@ -146,6 +159,12 @@ impl Leg {
         }
     }
 
+    /// What it does.
+    #[must_use]
+    pub const fn plan(&self) -> &LegPlan {
+        &self.plan
+    }
+
     /// A frame of so many bytes enters at `now`, which never decreases.
     pub fn accept(&mut self, now: Duration, bytes: u64) -> Fate {
         self.counts.frames += 1;
@@ -156,13 +175,18 @@ impl Leg {
         let is_lost = self.random.happens(self.plan.loss_ppm);
         let is_reordered = self.random.happens(disorder.reorder_ppm);
         let is_duplicated = self.random.happens(disorder.duplicate_ppm);
+        let jitter = self.random.up_to(disorder.jitter_max);
+        let noise = self.random.up_to(self.plan.delay_noise);
         self.forget_passed(now);
         let is_full = self.queued_bytes.saturating_add(bytes) > self.plan.buffer_bytes;
         if is_full && !self.queue.is_empty() {
             self.counts.full_frames += 1;
             return Fate::Full;
         }
-        let mut arrives = self.enqueue(now, bytes);
+        let mut arrives = self.enqueue(now, bytes) + noise;
+        arrives = arrives.max(self.arrives_last);
+        self.arrives_last = arrives;
+        arrives += jitter;
         if is_lost {
             self.counts.lost_frames += 1;
             return Fate::Lost;
@@ -221,6 +245,7 @@ mod tests {
             rate_bits: 10_000_000,
             buffer_bytes,
             delay: Duration::from_millis(20),
+            delay_noise: Duration::ZERO,
             loss_ppm,
             seed: 7,
             disorder: Disorder::NONE,
@@ -301,6 +326,7 @@ mod tests {
             reorder_ppm: 200_000,
             reorder_delay: millis(4),
             duplicate_ppm: 100_000,
+            ..Disorder::NONE
         });
         let seen = |is: fn(&Fate) -> bool| fates.iter().filter(|it| is(it)).count() as u64;
         let (twice, late) = (
@@ -316,6 +342,27 @@ mod tests {
         assert!((140..220).contains(&late), "{late}");
         let on_time = seen(|it| matches!(it, Fate::Arrives(at) if *at == millis(5)));
         assert!(on_time > 500, "{on_time}");
+    }
+
+    #[test]
+    fn every_frame_is_late_by_up_to_the_jitter() {
+        let (fates, _) = disordered(Disorder {
+            jitter_max: millis(4),
+            ..Disorder::NONE
+        });
+        let arrivals = fates.iter().filter_map(|fate| match fate {
+            Fate::Arrives(at) => Some(*at),
+            Fate::ArrivesTwice(_) | Fate::Lost | Fate::Full => None,
+        });
+        let arrivals: Vec<Duration> = arrivals.collect();
+        assert!(
+            arrivals
+                .iter()
+                .all(|at| (millis(5)..=millis(9)).contains(at))
+        );
+        assert!(arrivals.iter().any(|at| *at < millis(6)));
+        assert!(arrivals.iter().any(|at| *at > millis(8)));
+        assert!(!arrivals.is_sorted());
     }
 
     #[test]

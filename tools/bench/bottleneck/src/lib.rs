@@ -16,13 +16,14 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`leg`] | one direction, without a clock: what becomes of a frame, and when it arrives |
+//! | [`sack_blocks`] | SACK blocks that name bytes that were never sent |
 //! | [`flows`] | bytes sent and sent again, by connection |
 //! | [`middlebox`] | the thread |
 //! | [`path`] | namespaces, TAPs and the middlebox between them |
 //!
 //! It refuses to call a run undisturbed that it disturbed itself: it counts how late frames left it,
-//! and what found no room before it. It changes no frame, and keeps their order and number unless
-//! [`leg::Disorder`] asks for something else. Bounds: the legs' buffers and delays;
+//! and what found no room before it. It changes no frame but as [`sack_blocks`] says, and keeps their
+//! order and number, unless [`leg::Disorder`] asks for something else. Bounds: the legs' buffers and delays;
 //! [`path::QUEUE_FRAMES`] frames that wait to be taken; [`flows::FLOWS_MAX`] connections.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may fail there"))]
@@ -31,6 +32,7 @@ pub mod flows;
 pub mod leg;
 pub mod middlebox;
 pub mod path;
+pub mod sack_blocks;
 
 pub use flows::{FlowCounts, Flows};
 pub use leg::{Disorder, Fate, Leg, LegCounts, LegPlan};

@@ -18,6 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::flows::{FlowCounts, Flows, is_subject_to_faults};
 use crate::leg::{Fate, Leg, LegCounts, LegPlan};
+use crate::sack_blocks;
 
 /// A frame that leaves so much after it was due is late.
 pub const LATE: Duration = Duration::from_millis(1);
@@ -241,6 +242,11 @@ impl Work {
                 self.flows.observe(now, frame);
             }
             side.leg.counts.oversize_frames += u64::from(bytes > FRAME_BYTES_MAX);
+            let sack_shift = side.leg.plan().disorder.sack_shift;
+            if sack_shift > 0 {
+                sack_blocks::shift(&mut self.buffer[..bytes], sack_shift);
+            }
+            let frame = &self.buffer[..bytes];
             match side.leg.accept(now, bytes as u64) {
                 Fate::Arrives(due) => side.keep(due, frame),
                 Fate::ArrivesTwice(due) => {

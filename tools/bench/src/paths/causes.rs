@@ -16,13 +16,14 @@ pub(crate) fn cause(cell: Cell, control: &str) -> Option<String> {
     let is_lossy = cell.loss_ppm >= BBR_LOSS_PPM || cell.buffer_tenths <= BBR_BUFFER_TENTHS;
     (control == "bbr" && is_lossy).then(|| {
         "Linux's BBR is version 1, which answers no loss; version 3 sends less after a round trip \
-         in which more than 2 % are lost"
+         in which more than 2 % are lost (draft-ietf-ccwg-bbr, Updating the Model Upon Packet Loss)"
             .to_owned()
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Impairment;
     use super::*;
 
     #[test]
@@ -31,6 +32,7 @@ mod tests {
             rtt_millis,
             loss_ppm,
             buffer_tenths,
+            impairment: Impairment::None,
         };
         assert_eq!(cause(cell(10, 50_000, 1), "cubic"), None);
         assert_eq!(cause(cell(10, 10_000, 10), "reno"), None);

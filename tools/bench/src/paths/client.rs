@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use testbed::client::{Stream, Trust};
 use testbed::interrupt;
 
 /// Longest wait for a handshake, and for the first byte: a few timeouts over the worst path.
@@ -28,12 +29,22 @@ pub(crate) struct Download {
     pub(crate) seconds: f64,
 }
 
-/// Gets `path` for so many seconds from the reply's first byte on. To be called in the client's
-/// namespace.
-pub(crate) fn download(server: SocketAddr, path: &str, seconds: u64) -> Result<Download> {
-    let mut stream = TcpStream::connect_timeout(&server, LIMIT)
+/// Gets `path` for so many seconds from the reply's first byte on; over TLS, if it is said whom to
+/// trust. To be called in the client's namespace.
+pub(crate) fn download(
+    server: SocketAddr,
+    trust: Option<&Trust>,
+    path: &str,
+    seconds: u64,
+) -> Result<Download> {
+    let socket = TcpStream::connect_timeout(&server, LIMIT)
         .with_context(|| format!("connecting to {server}"))?;
-    let port = stream.local_addr()?.port();
+    let port = socket.local_addr()?.port();
+    socket.set_read_timeout(Some(LIMIT))?;
+    let mut stream = match trust {
+        Some(trust) => Stream::tls(socket, server, trust)?,
+        None => Stream::Plain(socket),
+    };
     let request = format!("GET /{path} HTTP/1.1\r\nHost: atlas\r\n\r\n");
     stream.write_all(request.as_bytes()).context("asking")?;
     let mut buffer = vec![0; 1 << 18];
@@ -55,14 +66,15 @@ pub(crate) fn download(server: SocketAddr, path: &str, seconds: u64) -> Result<D
 }
 
 /// Reads something; `None`: nothing came until `end`.
-fn read_by(stream: &mut TcpStream, buffer: &mut [u8], end: Instant) -> Result<Option<usize>> {
+fn read_by(stream: &mut Stream, buffer: &mut [u8], end: Instant) -> Result<Option<usize>> {
     loop {
         interrupt::check()?;
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(None);
         }
-        stream.set_read_timeout(Some(left.min(SLICE)))?;
+        let socket = stream.socket();
+        socket.set_read_timeout(Some(left.min(SLICE)))?;
         match stream.read(buffer) {
             Ok(0) => bail!("the server closed in the middle of the reply"),
             Ok(count) => return Ok(Some(count)),

@@ -32,9 +32,6 @@ use crate::stored::{Environment, Writer};
 use testbed::program::Program;
 use testbed::{interrupt, packages};
 
-/// How often a run that was disturbed is repeated.
-const REPEATS_MAX: u32 = 3;
-
 /// Options of `bench paths`.
 #[derive(Args, Clone, Debug)]
 pub struct PathsOptions {
@@ -46,6 +43,9 @@ pub struct PathsOptions {
     /// Runs that take place at once
     #[arg(long, default_value_t = 4)]
     at_once: usize,
+    /// How often a run that was disturbed is repeated, at most
+    #[arg(long, default_value_t = 3)]
+    repeats: u32,
     /// What order and losses are drawn from (default: the time)
     #[arg(long)]
     seed: Option<u64>,
@@ -130,7 +130,7 @@ fn measure(options: &PathsOptions) -> Result<Results> {
         let (sender, receiver) = channel();
         for _ in 0..options.at_once.max(1) {
             let sender = sender.clone();
-            scope.spawn(|| work(&runner, &queue, sender));
+            scope.spawn(|| work(&runner, &queue, options.repeats, sender));
         }
         drop(sender);
         for run in receiver {
@@ -148,7 +148,7 @@ fn measure(options: &PathsOptions) -> Result<Results> {
 }
 
 /// Does what is in the queue until it is empty, or nobody listens, or a signal arrives.
-fn work(runner: &Runner, queue: &Mutex<VecDeque<Task>>, results: Sender<Run>) {
+fn work(runner: &Runner, queue: &Mutex<VecDeque<Task>>, repeats_max: u32, results: Sender<Run>) {
     let next = || queue.lock().ok()?.pop_front();
     while let Some(task) = next() {
         let mut repeats = 0;
@@ -161,7 +161,7 @@ fn work(runner: &Runner, queue: &Mutex<VecDeque<Task>>, results: Sender<Run>) {
                 Err(error) => Outcome::Failed(format!("{error:#}")),
             };
             let run = Run::new(&task, repeats, outcome);
-            if run.is_good() || repeats == REPEATS_MAX {
+            if run.is_good() || repeats == repeats_max {
                 break run;
             }
             repeats += 1;

@@ -6,7 +6,9 @@
 use std::fmt::Write as _;
 
 use super::causes::cause;
-use super::plan::{Cell, RATE_BITS, Sender, Stack, fair_cells, matrix_cells, pairs};
+use super::plan::{
+    Cell, RATE_BITS, Sender, Stack, fair_cells, impaired_cells, matrix_cells, pairs,
+};
 use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run};
 use crate::page::wrapped;
 use crate::statistics::median;
@@ -103,9 +105,9 @@ fn goodput_and_resent(middle: Option<Middle>) -> String {
 
 /// What the terminal gets: the matrix and the pairs.
 pub(crate) fn table(all: &Results) -> String {
-    let mut text = String::new();
-    matrix(&mut text, all);
+    let mut text = single_table(all, &matrix_cells(), &MATRIX_HEAD);
     fairness(&mut text, all);
+    impaired(&mut text, all);
     text
 }
 
@@ -131,38 +133,59 @@ pub(crate) fn page(all: &Results) -> String {
         all.runs.iter().map(|run| run.round).max().unwrap_or(0)
     );
     text.push_str("## One connection\n\n");
-    matrix(&mut text, all);
+    text.push_str(&single_table(all, &matrix_cells(), &MATRIX_HEAD));
     below(&mut text, all);
     fairness(&mut text, all);
+    impaired(&mut text, all);
     instrument(&mut text, all);
     environment(&mut text, all);
     wrapped(&text)
 }
 
-fn matrix(text: &mut String, all: &Results) {
+/// The first columns of a table, and of one row of it.
+struct RowHead {
+    titles: &'static str,
+    rule: &'static str,
+    of: fn(Cell) -> String,
+}
+
+const MATRIX_HEAD: RowHead = RowHead {
+    titles: "| RTT ms | loss % | buffer BDP |",
+    rule: "|--:|--:|--:|",
+    of: |cell| {
+        let (rtt, loss, buffer) = (cell.rtt_millis, cell.loss(), cell.buffer());
+        format!("| {rtt} | {loss} | {buffer} |")
+    },
+};
+
+const IMPAIRED_HEAD: RowHead = RowHead {
+    titles: "| path |",
+    rule: "|---|",
+    of: |cell| format!("| {cell} |"),
+};
+
+/// One connection at each of the cells, by control; nothing if none was measured.
+fn single_table(all: &Results, cells: &[Cell], head: &RowHead) -> String {
     let controls = controls(all);
-    if controls.is_empty() {
-        return;
-    }
-    text.push_str("| RTT ms | loss % | buffer BDP |");
-    let mut line = "|--:|--:|--:|".to_owned();
+    let mut text = head.titles.to_owned();
+    let mut rule = head.rule.to_owned();
     for control in &controls {
         if has_atlas(all, control) {
             let _ = write!(text, " {control}: Atlas | Linux | ratio |");
-            line.push_str("--:|--:|--:|");
+            rule.push_str("--:|--:|--:|");
         } else {
             let _ = write!(text, " {control}: Linux |");
-            line.push_str("--:|");
+            rule.push_str("--:|");
         }
     }
-    let _ = writeln!(text, "\n{line}");
-    for cell in matrix_cells() {
-        let (rtt, loss, buffer) = (cell.rtt_millis, cell.loss(), cell.buffer());
-        let mut row = format!("| {rtt} | {loss} | {buffer} |");
-        let mut is_empty = true;
+    let _ = writeln!(text, "\n{rule}");
+    let mut is_empty = true;
+    for cell in cells.iter().copied() {
+        let mut row = (head.of)(cell);
+        let mut is_measured = false;
         for control in &controls {
             let of = |stack| single(all, cell, stack, control);
-            is_empty &= of(Stack::Atlas).is_none() && of(Stack::Linux).is_none();
+            is_measured |= of(Stack::Atlas).is_some() || of(Stack::Linux).is_some();
             if has_atlas(all, control) {
                 let _ = write!(row, " {} |", goodput_and_resent(of(Stack::Atlas)));
             }
@@ -171,11 +194,20 @@ fn matrix(text: &mut String, all: &Results) {
                 let _ = write!(row, " {} |", ratio_text(ratio(all, cell, control)));
             }
         }
-        if !is_empty {
+        if is_measured {
             let _ = writeln!(text, "{row}");
+            is_empty = false;
         }
     }
-    text.push('\n');
+    if is_empty { String::new() } else { text + "\n" }
+}
+
+fn impaired(text: &mut String, all: &Results) {
+    let table = single_table(all, &impaired_cells(), &IMPAIRED_HEAD);
+    if !table.is_empty() {
+        text.push_str("## Frames that overtake each other, and SACK blocks that say nothing\n\n");
+        text.push_str(&table);
+    }
 }
 
 fn ratio_text(ratio: Option<f64>) -> String {
@@ -191,7 +223,7 @@ fn below(text: &mut String, all: &Results) {
     let mut rows = String::new();
     let mut count = 0;
     for control in controls(all) {
-        for cell in matrix_cells() {
+        for cell in matrix_cells().into_iter().chain(impaired_cells()) {
             let Some(ratio) = ratio(all, cell, &control).filter(|it| *it < RATIO_WANTED) else {
                 continue;
             };
@@ -395,6 +427,19 @@ mod tests {
         assert!((of(Stack::Linux).goodput - 0.2).abs() < 1e-9);
         assert_eq!(single(&all, CELL, Stack::Atlas, "reno"), None);
         assert!(page(&all).contains("FAILED: no reply"));
+    }
+
+    #[test]
+    fn an_impaired_path_has_a_row_in_a_table_of_its_own_if_it_was_measured() {
+        let title = "## Frames that overtake";
+        let of = |cell| table(&results(vec![run(1, cell, &[(Stack::Atlas, 30)])]));
+        assert!(!of(CELL).contains(title));
+        for cell in impaired_cells() {
+            let text = of(cell);
+            assert!(text.contains(title), "{text}");
+            assert!(text.contains(&format!("| {cell} | 30.0 (1.0) |")), "{text}");
+            assert!(!text.contains("RTT ms"), "{text}");
+        }
     }
 
     #[test]

@@ -23,8 +23,21 @@ const BUFFER_TENTHS: [u64; 3] = [1, 10, 100];
 const FAIR_RTT_MILLIS: [u64; 2] = [10, 40];
 const FAIR_BUFFER_TENTHS: [u64; 2] = [10, 40];
 
+/// How late each frame is at most where frames overtake each other: ten round trips.
+const JITTER_MAX: Duration = Duration::from_millis(20);
+const JITTER_RTT_MILLIS: u64 = 2;
+/// A BDP of the path with its mean jitter, and a little more.
+const JITTER_BUFFER_TENTHS: u64 = 100;
+const SACK_SHIFT: u32 = 1 << 28;
+const SACK_SHIFT_RTT_MILLIS: u64 = 20;
+
 /// What Linux has and is compared with in any case.
 const LINUX_FURTHER: &str = "bbr";
+
+/// Each ACK of a pair of connections is up to so much late: four frames' time on the bottleneck, as other
+/// traffic does on a real path. Without it the two keep step, and whose bursts come last loses (Floyd and
+/// Jacobson, "On Traffic Phase Effects in Packet-Switched Gateways", 1992).
+const FAIR_DELAY_NOISE: Duration = Duration::from_millis(1);
 
 /// What both sides of a pair of connections use.
 const FAIR_CONTROL: &str = "cubic";
@@ -32,13 +45,28 @@ const FAIR_CONTROL: &str = "cubic";
 /// Which controllers the kernel has.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// The two parts of the bench.
+/// The parts of the bench.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     /// One connection by RTT, loss and buffer
     Matrix,
-    /// Two connections through one bottleneck
+    /// Two connections through one bottleneck, Atlas's also over TLS
     Fairness,
+    /// One connection where frames overtake each other or SACK blocks are useless
+    Impaired,
+}
+
+/// What a path does besides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Impairment {
+    #[default]
+    None,
+    /// Each frame is up to [`JITTER_MAX`] late, both ways.
+    Jitter,
+    /// SACK blocks name bytes that were never sent, as behind a firewall that shifts sequence numbers
+    /// and forgets the blocks.
+    UselessSack,
 }
 
 /// Whose TCP sends.
@@ -47,6 +75,8 @@ pub(crate) enum Part {
 pub(crate) enum Stack {
     Atlas,
     Linux,
+    /// Atlas over TLS, whose bursts are parts of records.
+    AtlasTls,
 }
 
 /// A stack with a congestion control.
@@ -71,6 +101,7 @@ impl fmt::Display for Sender {
         let stack = match self.stack {
             Stack::Atlas => "atlas",
             Stack::Linux => "linux",
+            Stack::AtlasTls => "atlas-tls",
         };
         write!(f, "{stack}-{}", self.control)
     }
@@ -84,6 +115,8 @@ pub(crate) struct Cell {
     pub(crate) loss_ppm: u32,
     /// Tenths of bandwidth times delay.
     pub(crate) buffer_tenths: u64,
+    #[serde(default)]
+    pub(crate) impairment: Impairment,
 }
 
 impl Cell {
@@ -103,18 +136,32 @@ impl Cell {
     }
 
     /// The path; its losses are drawn from a seed of the round, the same for all senders.
-    pub(crate) fn plan(self, seed: u64) -> PathPlan {
+    fn plan(self, seed: u64) -> PathPlan {
         let delay = Duration::from_millis(self.rtt_millis) / 2;
+        let (mut forth, mut back) = (Disorder::NONE, Disorder::NONE);
+        match self.impairment {
+            Impairment::None => {}
+            Impairment::Jitter => {
+                forth.jitter_max = JITTER_MAX;
+                back.jitter_max = JITTER_MAX;
+            }
+            Impairment::UselessSack => back.sack_shift = SACK_SHIFT,
+        }
         PathPlan {
             forth: LegPlan {
                 rate_bits: RATE_BITS,
                 buffer_bytes: self.buffer_bytes(),
                 delay,
+                delay_noise: Duration::ZERO,
                 loss_ppm: self.loss_ppm,
                 seed,
-                disorder: Disorder::NONE,
+                disorder: forth,
             },
-            back: LegPlan::delay_only(delay),
+            back: LegPlan {
+                seed: !seed,
+                disorder: back,
+                ..LegPlan::delay_only(delay)
+            },
         }
     }
 }
@@ -122,7 +169,12 @@ impl Cell {
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rtt, loss, buffer) = (self.rtt_millis, self.loss(), self.buffer());
-        write!(f, "{rtt} ms, {loss} % loss, {buffer} BDP")
+        write!(f, "{rtt} ms, {loss} % loss, {buffer} BDP")?;
+        match self.impairment {
+            Impairment::None => Ok(()),
+            Impairment::Jitter => write!(f, ", each frame up to {JITTER_MAX:?} late"),
+            Impairment::UselessSack => write!(f, ", useless SACK blocks"),
+        }
     }
 }
 
@@ -155,6 +207,17 @@ pub(crate) struct Task {
     pub(crate) seed: u64,
 }
 
+impl Task {
+    /// Its path.
+    pub(crate) fn path(&self) -> PathPlan {
+        let mut path = self.cell.plan(self.seed);
+        if self.senders.len() > 1 {
+            path.back.delay_noise = FAIR_DELAY_NOISE;
+        }
+        path
+    }
+}
+
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let senders: Vec<String> = self.senders.iter().map(ToString::to_string).collect();
@@ -168,7 +231,7 @@ pub(crate) struct Restriction {
     /// One round of shorter runs: minutes instead of most of an hour
     #[arg(long = "quick")]
     pub(crate) is_quick: bool,
-    /// Only the matrix (one connection) or only fairness (two)
+    /// Only this part
     #[arg(long = "only", value_enum)]
     pub(crate) part: Option<Part>,
     /// Only these round-trip times, milliseconds, comma-separated
@@ -180,7 +243,7 @@ pub(crate) struct Restriction {
     /// Only these buffers, bandwidth times delay, comma-separated
     #[arg(long = "buffer", value_delimiter = ',')]
     pub(crate) buffers: Vec<String>,
-    /// Only these senders, comma-separated, such as atlas-cubic
+    /// Only these senders, comma-separated, such as atlas-cubic; of the pairs the one that has just these
     #[arg(long, value_delimiter = ',')]
     pub(crate) senders: Vec<String>,
 }
@@ -239,6 +302,7 @@ pub(crate) fn matrix_cells() -> Vec<Cell> {
                     rtt_millis,
                     loss_ppm,
                     buffer_tenths,
+                    impairment: Impairment::None,
                 });
             }
         }
@@ -255,17 +319,39 @@ pub(crate) fn fair_cells() -> Vec<Cell> {
                 rtt_millis,
                 loss_ppm: 0,
                 buffer_tenths,
+                impairment: Impairment::None,
             });
         }
     }
     cells
 }
 
+/// All cells with an impairment: without loss and with 1 %.
+pub(crate) fn impaired_cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for loss_ppm in [0, 10_000] {
+        cells.push(Cell {
+            rtt_millis: JITTER_RTT_MILLIS,
+            loss_ppm,
+            buffer_tenths: JITTER_BUFFER_TENTHS,
+            impairment: Impairment::Jitter,
+        });
+        cells.push(Cell {
+            rtt_millis: SACK_SHIFT_RTT_MILLIS,
+            loss_ppm,
+            buffer_tenths: 10,
+            impairment: Impairment::UselessSack,
+        });
+    }
+    cells
+}
+
 /// Who shares a bottleneck with whom.
-pub(crate) fn pairs() -> [[Sender; 2]; 3] {
+pub(crate) fn pairs() -> [[Sender; 2]; 4] {
     let of = |stack| Sender::new(stack, FAIR_CONTROL);
     [
         [of(Stack::Atlas), of(Stack::Linux)],
+        [of(Stack::AtlasTls), of(Stack::Linux)],
         [of(Stack::Atlas), of(Stack::Atlas)],
         [of(Stack::Linux), of(Stack::Linux)],
     ]
@@ -276,18 +362,22 @@ pub(crate) fn tasks(wanted: &Restriction, round: u64, seed: u64) -> Result<Vec<T
     let available =
         fs::read_to_string(AVAILABLE).with_context(|| format!("reading {AVAILABLE}"))?;
     let senders = senders(&available);
+    let mut known: Vec<String> = senders.iter().map(ToString::to_string).collect();
+    known.extend(pairs().as_flattened().iter().map(ToString::to_string));
     for name in &wanted.senders {
-        let is_known = senders.iter().any(|it| it.to_string() == *name);
-        ensure!(is_known, "there is no sender {name}; there are {senders:?}");
+        let is_known = known.contains(name);
+        ensure!(is_known, "there is no sender {name}; there are {known:?}");
     }
     let has_sender = |sender: &&Sender| {
         wanted.senders.is_empty() || wanted.senders.contains(&sender.to_string())
     };
     let mut random = Random::new(Random::at(seed, round));
     let mut tasks = Vec::new();
-    for cell in matrix_cells() {
+    let of = |part, cells: Vec<Cell>| cells.into_iter().map(move |cell| (part, cell));
+    let single = of(Part::Matrix, matrix_cells()).chain(of(Part::Impaired, impaired_cells()));
+    for (part, cell) in single {
         let losses = random.next();
-        if !wanted.has_part(Part::Matrix) || !wanted.has_cell(cell) {
+        if !wanted.has_part(part) || !wanted.has_cell(cell) {
             continue;
         }
         tasks.extend(senders.iter().filter(has_sender).map(|sender| Task {
@@ -303,8 +393,12 @@ pub(crate) fn tasks(wanted: &Restriction, round: u64, seed: u64) -> Result<Vec<T
         if !wanted.has_part(Part::Fairness) || !wanted.has_cell(cell) {
             continue;
         }
-        let pairs = pairs().into_iter();
-        let wanted_pairs = pairs.filter(|pair| pair.iter().any(|it| has_sender(&it)));
+        let has_all = |pair: &[Sender; 2]| {
+            let names = pair.each_ref().map(ToString::to_string);
+            let is_named = |sender| names.contains(sender);
+            pair.iter().all(|it| has_sender(&it)) && wanted.senders.iter().all(is_named)
+        };
+        let wanted_pairs = pairs().into_iter().filter(has_all);
         tasks.extend(wanted_pairs.map(|pair| Task {
             round,
             cell,
@@ -331,7 +425,7 @@ mod tests {
             let of_cell = all.iter().filter(move |it| it.cell == cell);
             of_cell.filter(|it| it.senders.len() == 1)
         };
-        for cell in matrix_cells() {
+        for cell in matrix_cells().into_iter().chain(impaired_cells()) {
             let seeds: Vec<u64> = single(cell).map(|it| it.seed).collect();
             assert!(seeds.windows(2).all(|pair| pair[0] == pair[1]));
             let mut names: Vec<_> = single(cell).map(ToString::to_string).collect();
@@ -342,7 +436,7 @@ mod tests {
             assert!(count > CongestionControl::ALL.len());
         }
         let pairs = all.iter().filter(|it| it.senders.len() == 2).count();
-        assert_eq!(pairs, fair_cells().len() * 3);
+        assert_eq!(pairs, fair_cells().len() * super::pairs().len());
     }
 
     #[test]
@@ -368,6 +462,24 @@ mod tests {
             ]
         );
         assert!(tasks.iter().all(|it| it.seconds < 10));
+        for (senders, names) in [
+            ("atlas-cubic", "atlas-cubic beside atlas-cubic"),
+            ("linux-cubic,atlas-cubic", "atlas-cubic beside linux-cubic"),
+            (
+                "atlas-tls-cubic,linux-cubic",
+                "atlas-tls-cubic beside linux-cubic",
+            ),
+        ] {
+            let wanted = Restriction {
+                senders: senders.split(',').map(str::to_owned).collect(),
+                part: Some(Part::Fairness),
+                ..Restriction::default()
+            };
+            let tasks = super::tasks(&wanted, 1, 0).unwrap();
+            assert_eq!(tasks.len(), fair_cells().len());
+            let is_pair = |task: &Task| task.to_string().ends_with(names);
+            assert!(tasks.iter().all(is_pair), "{tasks:?}");
+        }
         let unknown = Restriction {
             senders: vec!["atlas-cubik".to_owned()],
             ..Restriction::default()
@@ -394,6 +506,7 @@ mod tests {
             rtt_millis: 40,
             loss_ppm: 1_000,
             buffer_tenths: 1,
+            impairment: Impairment::None,
         };
         // 50 Mb/s in 40 ms: 250,000 bytes.
         assert_eq!(cell.buffer_bytes(), 25_000);

@@ -218,7 +218,7 @@ impl Results {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::plan::Stack;
+    use super::super::plan::{Impairment, Stack};
     use super::*;
     use crate::stored::Writer;
     use crate::stored::tests::environment;
@@ -227,6 +227,7 @@ pub(super) mod tests {
         rtt_millis: 40,
         loss_ppm: 1_000,
         buffer_tenths: 10,
+        impairment: Impairment::None,
     };
 
     const PUNCTUAL: Punctuality = Punctuality {

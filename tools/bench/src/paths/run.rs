@@ -15,6 +15,8 @@ use super::linux_sender::LinuxSender;
 use super::plan::{Cell, Sender, Stack, Task};
 use super::results::{Flow, Measured};
 use crate::stored::float;
+use testbed::certificate::{Authority, IdentityFiles, KeyKind};
+use testbed::client::Trust;
 use testbed::namespace::{Namespace, VethPair};
 use testbed::server::Server;
 use testbed::{process, scratch_directory};
@@ -25,7 +27,7 @@ pub(crate) const OBJECT: &str = "object.bin";
 /// More than a run can take: 60 s at the rate are 375 MB.
 pub(crate) const OBJECT_BYTES: u64 = 4 << 30;
 
-/// Where everything is served.
+/// Where everything is served, over TLS as well.
 const PORT: u16 = 80;
 
 /// `SCHED_FIFO` priority of Atlas, below the middlebox's: as on a core of its own. Linux's TCP runs in
@@ -44,8 +46,10 @@ pub(crate) struct Runner {
     is_realtime: bool,
     /// What is served.
     root: tempfile::TempDir,
-    /// Configurations of Atlas.
+    /// Configurations of Atlas, its certificate and key.
     configs: tempfile::TempDir,
+    identity: IdentityFiles,
+    trust: Trust,
 }
 
 impl Runner {
@@ -54,26 +58,31 @@ impl Runner {
         super::make_object(root.path())?;
         let mut chrt = Command::new("chrt");
         let is_realtime = process::run(chrt.args(["--fifo", PRIORITY, "true"])).is_ok();
+        let configs = scratch_directory("paths-config")?;
+        let authority = Authority::new()?;
+        let identity = authority.issue(KeyKind::Ecdsa, &[VethPair::ATLAS_V4])?;
         Ok(Self {
             atlas: atlas.to_path_buf(),
             is_realtime,
             root,
-            configs: scratch_directory("paths-config")?,
+            identity: identity.write(configs.path(), "atlas")?,
+            trust: Trust::new(&authority.pem())?,
+            configs,
         })
     }
 
     /// Makes a run.
     pub(crate) fn run(&self, task: &Task) -> Result<Measured> {
-        let path = Path::new(&task.cell.plan(task.seed))?;
+        let path = Path::new(&task.path())?;
         for namespace in [&path.server, &path.client] {
             set_up_tcp(namespace)?;
         }
         let mut atlas = None;
         let mut linux = None;
-        let mut addresses = Vec::new();
+        let mut servers = Vec::new();
         for sender in &task.senders {
-            addresses.push(match sender.stack {
-                Stack::Atlas => {
+            let address = match sender.stack {
+                Stack::Atlas | Stack::AtlasTls => {
                     if atlas.is_none() {
                         atlas = Some(self.start_atlas(&path.server, sender)?);
                     }
@@ -88,9 +97,11 @@ impl Runner {
                     let linux = linux.as_ref().context("invariant: just started")?;
                     linux.address()
                 }
-            });
+            };
+            let trust = (sender.stack == Stack::AtlasTls).then_some(&self.trust);
+            servers.push((address, trust));
         }
-        let downloads = download_all(&path.client, &addresses, task.seconds)?;
+        let downloads = download_all(&path.client, &servers, task.seconds)?;
         drop(linux);
         if let Some(server) = atlas {
             server.stop()?;
@@ -125,22 +136,29 @@ impl Runner {
         command.arg(&self.atlas).arg("serve").arg(self.root.path());
         command.args(["--link", &format!("packet:{}", VethPair::SERVER_INTERFACE)]);
         command.args(["--address", &format!("{}/24", VethPair::ATLAS_V4)]);
-        command.args(["--http", &PORT.to_string()]);
+        if sender.stack == Stack::AtlasTls {
+            command.args(["--http", "off", "--https", &PORT.to_string()]);
+            command.arg("--cert").arg(&self.identity.certificate);
+            command.arg("--key").arg(&self.identity.key);
+        } else {
+            command.args(["--http", &PORT.to_string()]);
+        }
         command.arg("--config").arg(&config);
         Server::atlas(&mut command)
     }
 }
 
-/// A client for each server, all at once.
+/// A client for each server, all at once; over TLS where it is said whom to trust.
 fn download_all(
     namespace: &Namespace,
-    servers: &[SocketAddr],
+    servers: &[(SocketAddr, Option<&Trust>)],
     seconds: u64,
 ) -> Result<Vec<Download>> {
     std::thread::scope(|scope| {
-        let start = |server: &SocketAddr| {
-            let server = *server;
-            scope.spawn(move || namespace.enter(|| download(server, OBJECT, seconds)))
+        let start = |(server, trust): &(SocketAddr, Option<&Trust>)| {
+            let (server, trust) = (*server, trust.cloned());
+            let get = move || download(server, trust.as_ref(), OBJECT, seconds);
+            scope.spawn(move || namespace.enter(get))
         };
         let threads: Vec<_> = servers.iter().map(start).collect();
         let joined = threads.into_iter().map(|thread| {
