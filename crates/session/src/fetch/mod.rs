@@ -54,7 +54,8 @@ pub(crate) struct FetchLimits {
     /// How much of the stream, from the fetch's first byte on, a read may take even if the demand is for less. 0: nothing
     /// of it could be kept.
     pub(crate) ahead_bytes: u64,
-    /// New data never waits for more credit: a fetch costs no read of its own, and the path loses, so its window is small.
+    /// New data never waits for more credit, and a burst is not cut at a block: a fetch costs no read of its own, and the
+    /// path loses, so its window is small.
     pub(crate) is_prompt: bool,
     /// Payload bytes of a packet. 0: a kept slot is sent to its end, because no slot is free for a read that would go on.
     pub(crate) packet_bytes: u64,
@@ -78,7 +79,8 @@ impl FetchLimits {
     }
 
     /// How much of the stream the read for a demand may take: of new data as many fetches of the demand's size as there
-    /// is use for, so that the last one from a slot is no small rest. `None`: no more than is demanded.
+    /// is use for, so that the last one from a slot is no small rest. `None`: no more than is demanded, and nothing is
+    /// kept.
     fn reach_bytes(self, demand: &Demand, read_bytes_max: u64) -> Option<u64> {
         let once = demand.range.bytes().max(1);
         let most = self.ahead_bytes.min(read_bytes_max);
@@ -86,7 +88,7 @@ impl FetchLimits {
             return (most > once).then_some(most);
         }
         let fetches = most / once;
-        (fetches > 1).then_some(fetches * once)
+        (fetches > u64::from(!self.is_prompt)).then_some(fetches * once)
     }
 }
 
@@ -318,7 +320,7 @@ fn shape_read(
     let range = StreamRange::new(range.start, range.start + wanted.min(room_bytes));
     let reach = limits.reach_bytes(demand, read_bytes_max);
     let ahead_to = reach.map(|bytes| (demand.range.start + bytes).min(span.end()));
-    let ahead_to = ahead_to.filter(|to| *to > range.end);
+    let ahead_to = ahead_to.filter(|to| *to >= range.end);
     let (content_start, content_bytes, run) = match records {
         None => {
             let offset = start + range.start.since(span.start);

@@ -127,6 +127,37 @@ fn a_burst_of_pacing_ends_aligned_if_that_leaves_two_blocks() {
 }
 
 #[test]
+fn a_burst_of_a_path_that_loses_is_sent_whole_and_its_last_block_kept_if_as_much_is_of_use() {
+    let stream = stream(0, 200_000, 512);
+    let wanted = Demand {
+        quantum_bytes: 2896,
+        ..demand(HEAD, HEAD + 2896)
+    };
+    let planned = |ahead_bytes, is_prompt| {
+        let limits = FetchLimits {
+            ahead_bytes,
+            is_prompt,
+            ..LIMITS
+        };
+        let fetch = plan(&wanted, &stream, limits, None).unwrap();
+        let read = fetch.read.unwrap();
+        let kept_bytes = read.end.since(fetch.range.end);
+        (fetch.range.bytes(), read.length_bytes, kept_bytes)
+    };
+    // Two packets end 336 bytes into a block, which is read and kept; the next burst begins with the rest of it.
+    assert_eq!(planned(2896, true), (2896, 3072, 176));
+    assert_eq!(planned(2 * 2896 - 1, true), (2896, 3072, 176));
+    // Twice as much is of use: the read ends with the block in which that ends.
+    assert_eq!(planned(2 * 2896, true), (2896, 6144, 3248));
+    assert_eq!(planned(2 * 2896, false), (2896, 6144, 3248));
+    // Less is of use than the burst, nothing may be kept, or the path does not lose: whole blocks are sent, of which
+    // the last packet is short.
+    assert_eq!(planned(2895, true), (2560, 2560, 0));
+    assert_eq!(planned(0, true), (2560, 2560, 0));
+    assert_eq!(planned(2 * 2896 - 1, false), (2560, 2560, 0));
+}
+
+#[test]
 fn small_credit_waits_only_while_something_is_outstanding() {
     let stream = stream(0, 400_000, 4096);
     let mut wanted = demand(HEAD, HEAD + 20_000);

@@ -11,6 +11,12 @@ use super::{
 use crate::canary::{Canary, Fault};
 use crate::pacing::PacingRate;
 
+/// So many segments more than the window are paced in a round trip at least: the initial window, a burst
+/// that every path must take (RFC 6928). A fifth of a window of a few segments is less than one: each
+/// burst waited for the rate behind the ACKs that permit it, and at 200 ms a tenth of the goodput was
+/// lost (docs/develop/decisions/0020-paths.md).
+const PACING_SPARE_SEGMENTS: u64 = INITIAL_WINDOW_SEGMENTS;
+
 /// The two windows of one connection. Every change of cwnd passes through here, so its bounds hold
 /// whatever an algorithm computes.
 ///
@@ -85,12 +91,12 @@ impl Window {
 
     /// The window in each round trip of `rtt`, and more, so that the window is the limit and not the
     /// rate: twice as much while slow start doubles the window, later a fifth more (as Linux, whose
-    /// ratios are 200 and 120 %).
+    /// ratios are 200 and 120 %), but [`PACING_SPARE_SEGMENTS`] at least.
     pub(super) fn pacing_rate(&self, rtt: Duration) -> PacingRate {
         let bytes = if self.bytes < self.threshold / 2 {
             2 * self.bytes
         } else {
-            self.bytes + self.bytes / 5
+            self.bytes + (self.bytes / 5).max(PACING_SPARE_SEGMENTS * self.segment_bytes)
         };
         PacingRate::of(bytes, rtt)
     }

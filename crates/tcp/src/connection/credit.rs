@@ -183,12 +183,15 @@ impl Connection {
         rate.at_most(self.config.rate_max)
     }
 
-    /// What pacing lets it send in `time`, or in a round trip if that is more, bytes; `None`: as much as the windows
-    /// permit.
+    /// What pacing and the congestion window let it send in `time`, or in a round trip if that is more, bytes; `None`:
+    /// it is not paced.
     #[must_use]
     pub fn paced_bytes(&self, time: Duration) -> Option<u64> {
         let round_trip = self.rtt.smoothed().unwrap_or_default();
-        self.pacing_rate().bytes_in(time.max(round_trip))
+        let time = time.max(round_trip);
+        let paced = self.pacing_rate().bytes_in(time)?;
+        let windowed = PacingRate::of(self.congestion_window(), round_trip).bytes_in(time)?;
+        Some(paced.min(windowed))
     }
 
     /// Whether the window was reduced because of a loss that its bursts have not recovered from.

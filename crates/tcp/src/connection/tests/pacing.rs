@@ -77,6 +77,38 @@ fn above_half_of_ssthresh_the_rate_is_six_fifths_of_the_window() {
 }
 
 #[test]
+fn a_small_window_is_paced_with_an_initial_window_more() {
+    let mut driver = paced();
+    driver.connection.congestion.force_threshold(2000);
+    for (window, in_a_round_trip) in [
+        (2000, 12_000),
+        (49_000, 59_000),
+        (50_000, 60_000),
+        (51_000, 61_200),
+    ] {
+        driver.connection.congestion.force_window(window);
+        let rate = PacingRate::Limited(in_a_round_trip * 10);
+        assert_eq!(driver.connection.pacing_rate(), rate, "{window}");
+    }
+}
+
+#[test]
+fn no_more_than_the_window_is_of_use_in_a_round_trip() {
+    let mut driver = paced();
+    driver.connection.congestion.force_threshold(2000);
+    driver.connection.congestion.force_window(4000);
+    let bytes = |driver: &Driver, time| driver.connection.paced_bytes(millis(time));
+    // The round trip is 100 ms.
+    for (time, expected) in [(50, 4000), (100, 4000), (150, 6000)] {
+        assert_eq!(bytes(&driver, time), Some(expected), "{time}");
+    }
+    let mut slow = configured(true, Some(10_000));
+    slow.connection.congestion.force_window(4000);
+    assert_eq!(bytes(&slow, 50), Some(1000));
+    assert_eq!(bytes(&configured(false, None), 50), None);
+}
+
+#[test]
 fn a_quantum_is_a_third_of_the_window_up_to_a_full_read_and_less_after_losses() {
     let mut driver = paced();
     driver.append(1_000_000);
