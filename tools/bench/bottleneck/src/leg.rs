@@ -366,6 +366,24 @@ mod tests {
     }
 
     #[test]
+    fn noise_delays_frames_by_up_to_so_much_and_keeps_their_order() {
+        let mut leg = Leg::new(LegPlan {
+            delay_noise: millis(4),
+            seed: 3,
+            ..LegPlan::delay_only(millis(5))
+        });
+        let arrivals = (0..100).map(|turn| match leg.accept(millis(turn), FRAME) {
+            Fate::Arrives(at) => (millis(turn + 5), at),
+            other => panic!("{other:?}"),
+        });
+        let arrivals: Vec<_> = arrivals.collect();
+        let is_within = |(due, at): &(Duration, Duration)| (*due..=*due + millis(4)).contains(at);
+        assert!(arrivals.iter().all(is_within), "{arrivals:?}");
+        assert!(arrivals.is_sorted_by_key(|(_, at)| *at));
+        assert!(arrivals.iter().any(|(due, at)| *at > *due + millis(3)));
+    }
+
+    #[test]
     fn without_disorder_every_frame_arrives_once_and_in_its_place_or_is_lost() {
         let (fates, counts) = disordered(Disorder::NONE);
         let is_plain = |it: &Fate| matches!(it, Fate::Lost) || *it == Fate::Arrives(millis(5));
