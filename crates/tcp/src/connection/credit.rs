@@ -184,13 +184,17 @@ impl Connection {
     }
 
     /// What pacing and the congestion window let it send in `time`, or in a round trip if that is more, bytes; `None`:
-    /// it is not paced.
+    /// it is not paced. In several round trips the window may grow by a fifth.
     #[must_use]
     pub fn paced_bytes(&self, time: Duration) -> Option<u64> {
         let round_trip = self.rtt.smoothed().unwrap_or_default();
+        let mut window = self.congestion_window();
+        if time > round_trip {
+            window += window / 5;
+        }
         let time = time.max(round_trip);
         let paced = self.pacing_rate().bytes_in(time)?;
-        let windowed = PacingRate::of(self.congestion_window(), round_trip).bytes_in(time)?;
+        let windowed = PacingRate::of(window, round_trip).bytes_in(time)?;
         Some(paced.min(windowed))
     }
 
