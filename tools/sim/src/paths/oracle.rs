@@ -250,8 +250,15 @@ impl Bounds<'_> {
     /// show that nothing was lost (RFC 3522, RFC 5682), and the flight is what it was before.
     fn step(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        let window: u64 = self.meter.losses().map(|report| report.flight_max).sum();
-        // F-RTO without SACK cannot tell (RFC 5682 s2): a window may be sent again.
+        let lost: u64 = self.meter.losses().map(|report| report.flight_max).sum();
+        // F-RTO without SACK cannot tell (RFC 5682 s2): a window may be sent again, also where nothing was lost before.
+        let steps = self.plan.forth.steps.iter();
+        let last = steps.map(|(after, _)| *after).max().unwrap_or_default();
+        let epoch = self.plan.epoch;
+        let flight = self
+            .meter
+            .flight_max(epoch, epoch + last + self.plan.rtt_max());
+        let window = lost.max(flight);
         let can_tell = self.plan.receiver.timestamps || self.plan.receiver.sack_blocks > 0;
         let each = if can_tell {
             6 * SEGMENT_BYTES

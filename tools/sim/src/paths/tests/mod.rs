@@ -79,6 +79,12 @@ fn a_reply_after_a_needless_probe_is_sent_in_congestion_avoidance() {
     assert_kept(17_364);
 }
 
+/// The RTT steps up in slow start, before anything was lost, and the peer reports neither SACK blocks nor timestamps.
+#[test]
+fn a_needless_timeout_that_cannot_be_told_sends_the_flight_again_once() {
+    assert_kept(20_378);
+}
+
 #[test]
 fn every_fault_that_tcp_once_had_is_found() {
     for (fault, trial, complaint, seeds) in FAULTS {
