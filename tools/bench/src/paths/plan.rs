@@ -26,7 +26,7 @@ const FAIR_BUFFER_TENTHS: [u64; 2] = [10, 40];
 /// How late each frame is at most where frames overtake each other: ten round trips.
 const JITTER_MAX: Duration = Duration::from_millis(20);
 const JITTER_RTT_MILLIS: u64 = 2;
-/// A BDP of the path with its mean jitter, and a little more.
+/// About a BDP of the path with its mean jitter: 20 ms of the rate.
 const JITTER_BUFFER_TENTHS: u64 = 100;
 const SACK_SHIFT: u32 = 1 << 28;
 const SACK_SHIFT_RTT_MILLIS: u64 = 20;

@@ -245,34 +245,32 @@ impl Bounds<'_> {
         (grown + 4) * SEGMENT_BYTES
     }
 
+    /// The flight at each step of the RTT, all together.
+    fn flights_at_steps(&self) -> u64 {
+        let flights = self.plan.forth.steps.iter().map(|(after, _)| {
+            let at = self.plan.epoch + *after;
+            self.meter.flight_max(at, at + self.rtt_after(at))
+        });
+        flights.sum()
+    }
+
     /// The RTT steps up while a window is in flight. A timeout may fire, and again with its backoff
     /// until the late ACKs arrive; each sends a segment again, and a tail loss probe one. Then ACKs
     /// show that nothing was lost (RFC 3522, RFC 5682), and the flight is what it was before.
     fn step(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         let lost: u64 = self.meter.losses().map(|report| report.flight_max).sum();
-        // F-RTO without SACK cannot tell (RFC 5682 s2): a window may be sent again, also where nothing was lost before.
-        let steps = self.plan.forth.steps.iter();
-        let last = steps.map(|(after, _)| *after).max().unwrap_or_default();
-        let epoch = self.plan.epoch;
-        let flight = self
-            .meter
-            .flight_max(epoch, epoch + last + self.plan.rtt_max());
-        let window = lost.max(flight);
         let can_tell = self.plan.receiver.timestamps || self.plan.receiver.sack_blocks > 0;
-        let each = if can_tell {
-            6 * SEGMENT_BYTES
-        } else {
-            2 * window
-        };
         let steps = self.plan.forth.steps.len() as u64;
-        let resent = self.meter.resent_bytes();
         // And what the loss event before it takes.
-        found.extend(at_most(
-            "step: bytes sent again",
-            resent,
-            (steps + 1) * each,
-        ));
+        let most = if can_tell {
+            (steps + 1) * 6 * SEGMENT_BYTES
+        } else {
+            // F-RTO without SACK cannot tell (RFC 5682 s2): a window may be sent again, that in flight at a step once.
+            ((steps + 1) * 2 * lost).max(self.flights_at_steps())
+        };
+        let resent = self.meter.resent_bytes();
+        found.extend(at_most("step: bytes sent again", resent, most));
         for (after, _) in self.plan.forth.steps.iter().filter(|_| can_tell) {
             let at = self.plan.epoch + *after;
             let before = self
