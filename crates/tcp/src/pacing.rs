@@ -5,15 +5,24 @@
 //! reads of the disk differ in time is not corrected.
 //!
 //! A claim of n bytes moves the schedule by n / rate. Bytes may be claimed while the schedule is no
-//! more than [`AHEAD_MAX`] ahead of the clock, at most a quantum at once: as much as a full read, less
-//! while the window is small, and after losses 1 ms of the rate. A connection that the server could not serve in time may claim what it missed, up to a full read. Otherwise a busy server would send small frames on
-//! windows that are never used whole and so never grow.
+//! more than [`AHEAD_MIN`] ahead of the clock, at most a quantum at once: as much as a full read, less while the window is
+//! small, and after losses 1 ms of the rate. Before a loss several quanta may be claimed at once that a fast path takes in a
+//! quarter of its round trip. A connection that the server
+//! could not serve in time may claim what it missed, up to a full read. Otherwise a busy server would send small frames
+//! on windows that are never used whole and so never grow.
 
 use clock::{Duration, Instant};
 
-/// How far the schedule may be ahead of the clock. It makes up for timers that fire late, and a
-/// fast connection needs fewer of them.
-pub const AHEAD_MAX: Duration = Duration::from_millis(1);
+/// How far the schedule may be ahead of the clock, at least: after a loss, and while a window is small. It makes up for
+/// timers that fire late.
+pub const AHEAD_MIN: Duration = Duration::from_millis(1);
+/// The same at most, with the burst that is claimed then. A fast path that was idle is sent several slots at once, which
+/// are one command of the disk and one wake-up (docs/develop/decisions/0016-pacing.md).
+const AHEAD_MAX: Duration = Duration::from_millis(8);
+/// The same, as one part in this many of the round trip: half of the window while that doubles, a third later. Linux sends a
+/// whole window at once after an idle time unless it paces. Not with small windows, where it would be some packets: with a
+/// buffer of a tenth of the BDP Reno had 28 instead of 43 % of the rate at 200 ms (tools/sim/snapshots/loss_matrix.txt).
+const AHEAD_SHARE: u32 = 4;
 /// A quantum is at least what the pacing rate sends in this time, as in Linux.
 pub const QUANTUM_TIME: Duration = Duration::from_millis(1);
 /// Least burst before a loss, bytes, and the greatest after one: about the initial window, a burst that
@@ -204,11 +213,30 @@ impl Pacer {
         }
     }
 
-    /// When the next bytes may be claimed; `None`: now.
+    /// When the next bytes may be claimed at this rate, on a path of this smoothed RTT; `None`: now.
     #[must_use]
-    pub fn waits_until(&self, now: Instant) -> Option<Instant> {
-        let until = self.done_at - AHEAD_MAX;
+    pub fn waits_until(
+        &self,
+        now: Instant,
+        rate: PacingRate,
+        round_trip: Duration,
+    ) -> Option<Instant> {
+        let until = self.done_at - AHEAD_MIN;
+        if until <= now {
+            return None;
+        }
+        let until = self.done_at - self.ahead(rate, round_trip);
         (until > now).then_some(until)
+    }
+
+    /// How far the schedule may be ahead of the clock when a burst is claimed.
+    fn ahead(&self, rate: PacingRate, round_trip: Duration) -> Duration {
+        if self.has_lost() {
+            return AHEAD_MIN;
+        }
+        let burst_time = rate.time_of(BURST_BYTES_MAX.into());
+        let most = (round_trip / AHEAD_SHARE).min(AHEAD_MAX);
+        most.saturating_sub(burst_time).max(AHEAD_MIN)
     }
 
     /// `bytes` were claimed.
@@ -237,31 +265,76 @@ mod tests {
     /// 1 MB/s: a byte a microsecond.
     const RATE: PacingRate = PacingRate::Limited(1_000_000);
     const START: Instant = Instant::from_millis(1000);
+    /// A round trip of which a quarter is no more than the least that the schedule may be ahead.
+    const NEAR: Duration = Duration::from_millis(4);
 
     #[test]
     fn a_claim_moves_the_schedule_by_the_time_its_bytes_take() {
         let mut pacer = Pacer::new();
-        assert_eq!(pacer.waits_until(Instant::ZERO), None);
+        assert_eq!(pacer.waits_until(Instant::ZERO, RATE, NEAR), None);
         pacer.on_claimed(START, 10_000, RATE);
         // Done after 10 ms; 1 ms of it may be ahead of the clock.
         let due = START + Duration::from_millis(9);
-        assert_eq!(pacer.waits_until(START), Some(due));
-        assert_eq!(pacer.waits_until(due - Duration::from_nanos(1)), Some(due));
-        assert_eq!(pacer.waits_until(due), None);
+        assert_eq!(pacer.waits_until(START, RATE, NEAR), Some(due));
+        assert_eq!(
+            pacer.waits_until(due - Duration::from_nanos(1), RATE, NEAR),
+            Some(due)
+        );
+        assert_eq!(pacer.waits_until(due, RATE, NEAR), None);
         // What was claimed 1 ms ahead counts.
         pacer.on_claimed(due, 10_000, RATE);
         let next = START + Duration::from_millis(19);
-        assert_eq!(pacer.waits_until(due), Some(next));
+        assert_eq!(pacer.waits_until(due, RATE, NEAR), Some(next));
     }
 
     #[test]
     fn what_takes_no_longer_than_the_schedule_may_be_ahead_does_not_wait() {
         let mut pacer = Pacer::new();
         pacer.on_claimed(START, 1000, RATE);
-        assert_eq!(pacer.waits_until(START), None);
+        assert_eq!(pacer.waits_until(START, RATE, NEAR), None);
         pacer.on_claimed(START, 1, RATE);
         let due = START + Duration::from_micros(1);
-        assert_eq!(pacer.waits_until(START), Some(due));
+        assert_eq!(pacer.waits_until(START, RATE, NEAR), Some(due));
+    }
+
+    /// How far the schedule may be ahead, in milliseconds.
+    fn ahead(pacer: &Pacer, rate: PacingRate, round_trip: u64) -> u64 {
+        let mut pacer = *pacer;
+        pacer.done_at = START + Duration::from_secs(1);
+        let due = pacer.waits_until(START, rate, Duration::from_millis(round_trip));
+        u64::try_from((pacer.done_at.since(due.unwrap())).as_millis()).unwrap()
+    }
+
+    #[test]
+    fn before_a_loss_a_fast_path_may_have_several_bursts_at_once() {
+        // A burst takes a millisecond.
+        let fast = PacingRate::Limited(u64::from(BURST_BYTES_MAX) * 1000);
+        let mut pacer = Pacer::new();
+        for (round_trip, expected) in [(1, 1), (8, 1), (12, 2), (16, 3), (32, 7), (200, 7)] {
+            let found = ahead(&pacer, fast, round_trip);
+            assert_eq!(
+                found, expected,
+                "with its burst a quarter of {round_trip} ms"
+            );
+        }
+        let slow = PacingRate::Limited(u64::from(BURST_BYTES_MAX) * 100);
+        assert_eq!(ahead(&pacer, slow, 48), 1, "one burst takes longer");
+        pacer.on_loss();
+        assert_eq!(ahead(&pacer, fast, 48), 1, "after a loss");
+    }
+
+    #[test]
+    fn bursts_of_a_fast_path_are_claimed_until_they_take_a_quarter_of_its_round_trip() {
+        let burst = u64::from(BURST_BYTES_MAX);
+        let fast = PacingRate::Limited(burst * 1000);
+        let round_trip = Duration::from_millis(16);
+        let mut pacer = Pacer::new();
+        let claims = (0..10).take_while(|_| {
+            let may_be = pacer.waits_until(START, fast, round_trip).is_none();
+            pacer.on_claimed(START, burst, fast);
+            may_be
+        });
+        assert_eq!(claims.count(), 4);
     }
 
     #[test]
@@ -271,24 +344,24 @@ mod tests {
         let later = START + Duration::from_secs(60);
         pacer.on_claimed(later, 10_000, RATE);
         let due = later + Duration::from_millis(9);
-        assert_eq!(pacer.waits_until(later), Some(due));
+        assert_eq!(pacer.waits_until(later, RATE, NEAR), Some(due));
     }
 
     #[test]
     fn a_returned_claim_leaves_the_schedule_as_it_was() {
         let mut pacer = Pacer::new();
         pacer.on_claimed(START, 10_000, RATE);
-        let before = pacer.waits_until(START);
+        let before = pacer.waits_until(START, RATE, NEAR);
         pacer.on_claimed(START, 5000, RATE);
         pacer.on_returned(5000, RATE);
-        assert_eq!(pacer.waits_until(START), before);
+        assert_eq!(pacer.waits_until(START, RATE, NEAR), before);
     }
 
     #[test]
     fn an_unlimited_rate_never_waits() {
         let mut pacer = Pacer::new();
         pacer.on_claimed(START, u64::MAX, PacingRate::Unlimited);
-        assert_eq!(pacer.waits_until(START), None);
+        assert_eq!(pacer.waits_until(START, RATE, NEAR), None);
         let quantum = pacer.quantum_bytes(START, PacingRate::Unlimited, 1_000_000, 1448);
         assert_eq!(quantum, u64::MAX);
     }

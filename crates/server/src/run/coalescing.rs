@@ -7,28 +7,30 @@
 //! `docs/develop/decisions/0015-wake-ups.md`.
 //!
 //! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round: pacing's
-//! schedule may be [`PAUSE_MAX`] ahead of the clock (`tcp::pacing`), and none waits longer.
+//! schedule may be [`TIMERS_WAIT_MAX`] ahead of the clock at least, and none waits longer.
 //!
 //! It refuses to pause twice without finding work in between, so an idle server is woken by the first
 //! frame. Bounded by the pause: nothing waits longer for being handled with others.
 
 use clock::Duration;
 
-/// Shortest and longest pause by round-trip times. The longest costs a client in the same building a few
-/// milliseconds a reply.
+/// Shortest and longest pause by round-trip times. The longest is what viewers do not notice, and ends most wake-ups.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
-pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// A pause is so small a part of the shortest round-trip time: a reply waits for a few of them, one behind
+/// Timers wait for the end of a pause for so long at most.
+pub(crate) const TIMERS_WAIT_MAX: Duration = tcp::pacing::AHEAD_MIN;
+
+/// A pause is so small a part of the shortest round-trip time: a reply waits for two or three of them, one behind
 /// another (request, look-up, read).
-const ROUND_TRIP_PARTS: u32 = 16;
+const ROUND_TRIP_PARTS: u32 = 6;
 
 /// How long pauses are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pauses {
     /// So long, as the operator says; zero: there are none.
     Fixed(Duration),
-    /// A sixteenth of the shortest round-trip time of the clients, but 100 us at least and 1 ms at most.
+    /// A sixth of the shortest round-trip time of the clients, but 100 us at least and 2 ms at most.
     ByRoundTrip,
 }
 
@@ -157,12 +159,12 @@ mod tests {
         let micros = Duration::from_micros;
         for (shortest, expected) in [
             (None, 100),
-            (Some(1_599), 100),
-            (Some(1_616), 101),
-            (Some(10_000), 625),
-            (Some(15_984), 999),
-            (Some(16_016), 1_000),
-            (Some(200_000), 1_000),
+            (Some(599), 100),
+            (Some(606), 101),
+            (Some(9_000), 1_500),
+            (Some(11_994), 1_999),
+            (Some(12_006), 2_000),
+            (Some(200_000), 2_000),
         ] {
             let found = pause(Pauses::ByRoundTrip, shortest.map(micros));
             assert_eq!(found, Sleep::Pause(micros(expected)), "{shortest:?}");

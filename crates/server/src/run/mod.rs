@@ -411,7 +411,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let wake_at = look_at.map_or(wake_at, |at| wake_at.min(at));
         let timeout = wake_at.since(now).min(IDLE_SLEEP_MAX);
         let look_after = (step.next_look).map_or(IDLE_SLEEP_MAX, |at| at.since(now));
-        let look_after = look_after.min(timeout.saturating_add(coalescing::PAUSE_MAX));
+        let look_after = look_after.min(timeout.saturating_add(coalescing::TIMERS_WAIT_MAX));
         self.coalescing.on_round_trip(self.worker.shortest_rtt(now));
         // A pause would leave the device alone for as long.
         if !self.busy_poll.is_on()

@@ -99,10 +99,16 @@ impl Connection {
         }
     }
 
+    /// When pacing permits the next bytes; `None`: now.
+    pub(super) fn pacing_waits_until(&self, now: Instant) -> Option<Instant> {
+        let round_trip = self.rtt.smoothed().unwrap_or_default();
+        self.pacer.waits_until(now, self.pacing_rate(), round_trip)
+    }
+
     /// When pacing permits it; `None`: now. A tail loss probe replaces a timeout, and the pacing rate is
     /// no reason to wait for that.
     fn paced_until(&self, now: Instant, windowed: &Windowed) -> Option<Instant> {
-        let until = self.pacer.waits_until(now);
+        let until = self.pacing_waits_until(now);
         until.filter(|_| !windowed.is_probe)
     }
 

@@ -355,7 +355,7 @@ impl Connection {
         if !is_any_lost && self.send.unclaimed_bytes() == 0 {
             return Limit::NothingToSend;
         }
-        if self.pacer.waits_until(now).is_some() {
+        if self.pacing_waits_until(now).is_some() {
             return Limit::Pacing;
         }
         let outstanding = in_flight + reading;

@@ -86,11 +86,8 @@ fn pacing_is_the_limit_until_its_schedule_permits_more() {
     let mut driver = Driver::configured(PEER, Config::default());
     driver.append(50_000);
     let _ = driver.flush();
-    let due = driver
-        .connection
-        .pacer
-        .waits_until(driver.now)
-        .expect("it is paced");
+    let due = driver.connection.pacing_waits_until(driver.now);
+    let due = due.expect("it is paced");
     assert_eq!(driver.limit(), Limit::Pacing);
     driver.at(due);
     assert_eq!(driver.limit(), Limit::CongestionWindow);
