@@ -25,6 +25,7 @@ use crate::atlas;
 use crate::client::plan::{Change, ClientPlan, ObjectPlan, Permits};
 use crate::content::Content;
 use crate::rng::Rng;
+use crate::world::SEND_TIMEOUT_NEVER;
 use clients::MTU_BYTES_MIN_V6;
 use theme::{Fault, Swarm};
 pub(crate) use theme::{THEMES, Theme};
@@ -417,6 +418,8 @@ impl Scenario {
             self.workers.lost_crossings_permille = permille;
         }
         self.workers.crossing_delay_max = rng.log_micros(1..=50_000);
+        // How slowly a client with a window of a packet is served is the crossings' doing here.
+        self.session.send_timeout = SEND_TIMEOUT_NEVER;
         let mut at = self.epoch;
         for _ in 0..rng.range(1..=3) {
             at += rng.log_micros(1_000..=2_000_000);

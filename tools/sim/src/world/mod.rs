@@ -103,7 +103,7 @@ pub(crate) const UNLIMITED_READS: ReadLimits = ReadLimits {
     burst_bytes: u64::MAX,
     floor_bytes_per_second: u64::MAX,
 };
-/// The send timeout of the canary that has none.
+/// The send timeout of a server that has none.
 pub(crate) const SEND_TIMEOUT_NEVER: Duration = Duration::from_secs(1 << 30);
 
 /// A deliberate bug: the checks must find each, or they check nothing.
