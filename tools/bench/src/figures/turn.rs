@@ -189,9 +189,10 @@ impl Turns<'_> {
         let file = self.directory.join("atlas.toml");
         let connections = cell.connections + SPARE_CONNECTIONS;
         // Clients behind headers go without a word: nobody takes what is left to send.
-        // As long as its rivals, clients may wait between two requests.
+        // As long as its rivals, clients may wait for the first request, until all have connected, and between two.
         let mut text = format!(
-            "connections_max = {connections}\nshutdown_grace_seconds = 1\nidle_timeout_seconds = 3600\n"
+            "connections_max = {connections}\nshutdown_grace_seconds = 1\nhead_timeout_seconds = 3600\n\
+             idle_timeout_seconds = 3600\n"
         );
         if cell.cached_percent == 0 {
             let objects = (u64::from(cell.connections) + SPARE_OBJECTS).min(OBJECTS_MAX);
