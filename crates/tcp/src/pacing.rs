@@ -7,9 +7,8 @@
 //! A claim of n bytes moves the schedule by n / rate. Bytes may be claimed while the schedule is no
 //! more than [`AHEAD_MIN`] ahead of the clock, at most a quantum at once: as much as a full read, less while the window is
 //! small, and after losses 1 ms of the rate. Before a loss several quanta may be claimed at once that a fast path takes in a
-//! quarter of its round trip. A connection that the server
-//! could not serve in time may claim what it missed, up to a full read. Otherwise a busy server would send small frames
-//! on windows that are never used whole and so never grow.
+//! quarter of its round trip. A connection that the server could not serve in time may claim what it missed, up to a full
+//! read. Otherwise a busy server would send small frames on windows that are never used whole and so never grow.
 
 use clock::{Duration, Instant};
 

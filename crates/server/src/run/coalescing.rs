@@ -14,7 +14,7 @@
 
 use clock::Duration;
 
-/// Shortest and longest pause by round-trip times. The longest is what viewers do not notice, and ends most wake-ups.
+/// Shortest and longest pause by round-trip times: with 2 ms most wake-ups are spared, and a viewer notices nothing.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
