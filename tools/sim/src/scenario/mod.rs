@@ -416,10 +416,10 @@ impl Scenario {
         let permille = rng.log_range(1..=50);
         if loses {
             self.workers.lost_crossings_permille = permille;
+            // How slowly a client with a window of a packet is served is the crossings' doing then.
+            self.session.send_timeout = SEND_TIMEOUT_NEVER;
         }
         self.workers.crossing_delay_max = rng.log_micros(1..=50_000);
-        // How slowly a client with a window of a packet is served is the crossings' doing here.
-        self.session.send_timeout = SEND_TIMEOUT_NEVER;
         let mut at = self.epoch;
         for _ in 0..rng.range(1..=3) {
             at += rng.log_micros(1_000..=2_000_000);
