@@ -18,9 +18,8 @@ pub const AHEAD_MIN: Duration = Duration::from_millis(1);
 /// The same at most, with the burst that is claimed then. A fast path that was idle is sent several slots at once, which
 /// are one command of the disk and one wake-up (docs/develop/decisions/0016-pacing.md).
 const AHEAD_MAX: Duration = Duration::from_millis(8);
-/// The same, as one part in this many of the round trip: half of the window while that doubles, a third later. Linux sends a
-/// whole window at once after an idle time unless it paces. Not with small windows, where it would be some packets: with a
-/// buffer of a tenth of the BDP Reno had 28 instead of 43 % of the rate at 200 ms (tools/sim/snapshots/loss_matrix.txt).
+/// The same, as one part in this many of the round trip: half of the window while that doubles, a third later. With small
+/// windows a burst takes as long by itself, so they have one at a time (docs/develop/decisions/0016-pacing.md).
 const AHEAD_SHARE: u32 = 4;
 /// A quantum is at least what the pacing rate sends in this time, as in Linux.
 pub const QUANTUM_TIME: Duration = Duration::from_millis(1);
