@@ -42,10 +42,10 @@ const BATCH_FRAMES: usize = 256;
 const CONNECT_RATE: u32 = 20_000;
 const CONNECT_AT_ONCE: u32 = 256;
 
-/// Longest time until all connections stand: 50,000 handshakes of a millisecond or two.
+/// Longest time until all connections stand: 100,000 handshakes of a millisecond.
 const CONNECT_MAX: Duration = Duration::from_secs(120);
 
-/// Longest warm-up, beside the period of paced requests.
+/// Longest warm-up, beside the periods of the paced requests it has.
 const WARM_UP_MAX: Duration = Duration::from_secs(40);
 
 /// Longest window, unless more was asked for: five median replies of the slowest.
@@ -247,7 +247,8 @@ impl Engine {
             Phase::WarmUp(since) => {
                 let elapsed = now.since(*since);
                 let plan = &self.around.plan;
-                let is_warm = elapsed >= WARM_UP_MAX + self.around.pace.idle_max()
+                let paced = self.around.pace.idle_max() * plan.warm_up_work.replies;
+                let is_warm = elapsed >= WARM_UP_MAX + paced
                     || (elapsed >= plan.warm_up && self.cold_connections() == 0);
                 if is_warm {
                     self.begin_warm_window();

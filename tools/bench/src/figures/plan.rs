@@ -40,7 +40,7 @@ const CACHED_PERCENT: [u8; 4] = [25, 50, 75, 100];
 const LOSSES_PPM: [u32; 2] = [1_000, 10_000];
 
 /// Viewers, and how often each asks for an object, in seconds.
-const VIEWERS: [(u32, u32); 3] = [(1_000, 4), (8_000, 16), (50_000, 100)];
+const VIEWERS: [(u32, u32); 3] = [(1_000, 4), (8_000, 16), (100_000, 200)];
 
 /// Viewers up to whom plaintext and every server that can be the best are measured.
 const VIEWERS_FEW_MAX: u32 = 8_000;

@@ -443,6 +443,10 @@ impl Connection {
         }
         let has_fin = header.flags.contains(TcpFlags::FIN);
         if arrival.bytes == 0 && !has_fin {
+            if offset < 0 {
+                // A probe of an idle connection: whoever does not answer is taken for gone (RFC 9293 s3.8.4).
+                self.acknowledge(now, None, world);
+            }
             return;
         }
         let outcome = self.handle_text(now, arrival, world);

@@ -312,6 +312,19 @@ fn wrong_replies_end_the_connection() {
 }
 
 #[test]
+fn a_probe_of_an_idle_connection_is_answered_and_an_acknowledgment_is_not() {
+    for (back, answers) in [(1, 1), (0, 0)] {
+        let mut pair = Pair::new(false);
+        pair.text(0, REPLY_BYTES, HEAD);
+        let sent = pair.world.sent.len();
+        let sequence = pair.start.wrapping_add(REPLY_BYTES - back);
+        pair.take(sequence, TcpFlags::ACK, 0, &[]);
+        assert_eq!(pair.world.sent.len() - sent, answers, "{back}");
+        assert_eq!(pair.last_acknowledged(), REPLY_BYTES);
+    }
+}
+
+#[test]
 fn only_a_reset_at_the_next_byte_counts() {
     let mut pair = Pair::new(false);
     pair.take(pair.start.wrapping_add(1), TcpFlags::RST, 0, &[]);
