@@ -84,6 +84,21 @@ impl Rack {
         }
     }
 
+    /// RACK.reo_wnd_mult.
+    pub const fn multiple(&self) -> u32 {
+        self.multiple
+    }
+
+    /// What was retransmitted `lateness` ago, when RACK.reo_wnd_mult was at most `multiple`, has arrived by its first
+    /// transmission: the window was too short by that at least.
+    pub fn on_late(&mut self, lateness: Duration, multiple: u32, rtt_min: Duration) {
+        self.persist = REORDER_PERSIST;
+        let steps = lateness.as_nanos().checked_div(rtt_min.as_nanos() / 4);
+        let steps = u32::try_from(steps.unwrap_or(0)).unwrap_or(u32::MAX);
+        let needed = multiple.saturating_add(steps).saturating_add(1);
+        self.multiple = needed.min(REORDER_MULTIPLE_MAX).max(self.multiple);
+    }
+
     /// A loss event was none: what it considered lost had been overtaken. RFC 8985 s6.2, step 3, learns
     /// that from segments that arrive before they are retransmitted, which these did not.
     pub fn on_reordering(&mut self) {
@@ -289,7 +304,7 @@ impl RateReduction {
 mod tests {
     use clock::{Duration, Instant};
 
-    use super::{Rack, RackContext, RateReduction, RecoveryProgress};
+    use super::{REORDER_MULTIPLE_MAX, Rack, RackContext, RateReduction, RecoveryProgress};
     use crate::flight::{Flight, SegmentState};
     use crate::rtt::RttEstimator;
     use crate::stream::{StreamOffset, StreamRange};
@@ -370,6 +385,30 @@ mod tests {
         let (lost, next) = rack.detect(later, &mut flight, &rtt, CONTEXT, |_| {});
         assert_eq!(lost, 0);
         assert_eq!(next, Some(now + RTT + RTT / 4));
+    }
+
+    /// A quarter of the round trip is 10 ms.
+    #[test]
+    fn a_late_segment_lengthens_the_reordering_wait_by_its_lateness_of_several_the_latest() {
+        for (lateness, multiple) in [(0, 2), (9, 2), (10, 3), (25, 4)] {
+            let (mut rack, ..) = second_arrives_first();
+            rack.on_late(Duration::from_millis(lateness), 1, RTT);
+            assert_eq!(rack.multiple(), multiple, "{lateness}");
+            // Of the same event, whose wait was that of before.
+            rack.on_late(Duration::from_millis(5), 1, RTT);
+            assert_eq!(rack.multiple(), multiple, "{lateness}");
+            rack.on_late(Duration::from_millis(5), multiple, RTT);
+            assert_eq!(rack.multiple(), multiple + 1, "{lateness}");
+        }
+    }
+
+    #[test]
+    fn the_reordering_wait_has_a_greatest_multiple_and_a_round_trip_of_zero_none() {
+        let (mut rack, ..) = second_arrives_first();
+        rack.on_late(Duration::from_millis(5), 1, Duration::ZERO);
+        assert_eq!(rack.multiple(), 2);
+        rack.on_late(Duration::from_secs(60), 1, RTT);
+        assert_eq!(rack.multiple(), REORDER_MULTIPLE_MAX);
     }
 
     #[test]

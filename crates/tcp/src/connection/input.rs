@@ -6,6 +6,7 @@ use wire::{Ecn, TcpFlags, TcpRepr};
 use super::Connection;
 use super::spurious::is_stamped_before;
 use super::timers::{Acknowledgment, CHALLENGE_INTERVAL};
+use super::undo::note_late;
 use crate::canary::Fault;
 use crate::congestion::{AckEvent, Controller as _};
 use crate::receive::Unacceptable;
@@ -288,6 +289,8 @@ impl Connection {
             RecoveryState::Open | RecoveryState::Recovery { .. } => StreamOffset::ZERO,
         };
         let is_sample_refused = self.config.canary.is(Fault::NoSampleOfRetransmission);
+        let (una, has_rtt) = (self.send.una, self.rtt.smoothed().is_some());
+        let records = &mut self.loss_records;
         let mut largest_bytes = 0;
         let mut is_ambiguous = false;
         let mut on_delivered = |entry: &crate::flight::Transmission| {
@@ -302,6 +305,13 @@ impl Connection {
                 && echoed_at.is_some_and(|echoed| is_stamped_before(echoed, entry.sent_at));
             if !is_first {
                 rack.on_delivered(now, entry, rtt_min);
+            }
+            let resent_before = now.since(entry.sent_at);
+            // Only an ACK that moves SND.UNA echoes the timestamp of what it acknowledges, first of all.
+            let is_late = entry.retransmitted
+                && (has_rtt && resent_before < rtt_min || is_first && entry.start == una);
+            if is_late && let Some(multiple) = note_late(records, entry.range()) {
+                rack.on_late(resent_before, multiple, rtt_min);
             }
             delivery.first_sendings |= !entry.retransmitted && entry.end <= timed_out_end;
             if entry.retransmitted {

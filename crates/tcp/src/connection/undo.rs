@@ -1,12 +1,16 @@
 //! Undo of reductions of the window, because whatever was retransmitted was needless.
 //!
-//! Segments that overtake each other by more than RACK waits for look lost. The receiver then gets them
-//! twice, and reports that by DSACKs (RFC 2883). Once every retransmission of a loss event was reported,
-//! nothing was lost: cwnd and ssthresh are restored (RFC 3708, RFC 4015 s3.2). The same holds once all
-//! that was considered lost has arrived before anything was retransmitted, because the disk was slower
-//! than the segments.
+//! Segments that overtake each other by more than RACK waits for look lost. Three things show that a segment
+//! that was retransmitted was only late:
 //!
-//! Reports take a round trip, and the next loss event may have begun meanwhile. So a few reductions are
+//! * it arrives sooner after its retransmission than the least round trip;
+//! * the ACK that moves SND.UNA over it echoes a timestamp from before (Eifel, RFC 3522), as in Linux;
+//! * the receiver gets it twice, and reports that by a DSACK (RFC 2883).
+//!
+//! Once each segment of a loss event was late or was not retransmitted, nothing was lost: cwnd and ssthresh are
+//! restored (RFC 3708, RFC 4015 s3.2). From the first two RACK learns how late the segment was.
+//!
+//! DSACKs take a round trip, and the next loss event may have begun meanwhile. So a few reductions are
 //! remembered: if an older one turns out to be needless, those after it are made again, from the windows
 //! that it had reduced.
 //!
@@ -31,17 +35,17 @@ const RECORDS_MAX: usize = 3;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LossRecord {
     before: Snapshot,
-    /// It was a timeout, and not RACK.
-    is_timeout: bool,
+    /// RACK.reo_wnd_mult when RACK found the loss; `None`: it was a timeout.
+    multiple: Option<u32>,
     /// Retransmitted since, and not reported as a duplicate: runs without overlap, in no order.
     resent: Vec<StreamRange>,
 }
 
 impl LossRecord {
-    const fn new(before: Snapshot, is_timeout: bool) -> Self {
+    const fn new(before: Snapshot, multiple: Option<u32>) -> Self {
         Self {
             before,
-            is_timeout,
+            multiple,
             resent: Vec::new(),
         }
     }
@@ -77,6 +81,19 @@ impl LossRecord {
     }
 }
 
+/// These bytes arrived by their first transmission, though they were retransmitted since. RACK.reo_wnd_mult when they
+/// were considered lost, if that was by RACK.
+pub(super) fn note_late(records: &mut [LossRecord], range: StreamRange) -> Option<u32> {
+    let mut multiple = None;
+    for record in records {
+        if record.has_resent(range) {
+            record.on_reported(range);
+            multiple = record.multiple;
+        }
+    }
+    multiple
+}
+
 impl Connection {
     /// The window is about to be reduced because RACK found a loss.
     pub(super) fn record_loss(&mut self) {
@@ -88,7 +105,8 @@ impl Connection {
             self.loss_records.remove(0);
         }
         let before = self.congestion.snapshot();
-        self.loss_records.push(LossRecord::new(before, false));
+        self.loss_records
+            .push(LossRecord::new(before, Some(self.rack.multiple())));
     }
 
     /// The window is about to be reduced because the retransmission timer fired. Slow start begins, from
@@ -96,7 +114,7 @@ impl Connection {
     pub(super) fn record_loss_by_timeout(&mut self) {
         let before = self.congestion.snapshot();
         self.loss_records.clear();
-        self.loss_records.push(LossRecord::new(before, true));
+        self.loss_records.push(LossRecord::new(before, None));
     }
 
     /// The window was reduced for another reason, or is another path's: all reductions stay.
@@ -149,7 +167,7 @@ impl Connection {
 
     fn undo_loss(&mut self, index: usize) {
         let record = self.loss_records.remove(index);
-        if !record.is_timeout {
+        if record.multiple.is_some() {
             // All that was considered lost has arrived: it was overtaken.
             self.rack.on_reordering();
         }
@@ -199,7 +217,7 @@ mod tests {
             seed: 0,
         };
         let congestion = Congestion::new(CongestionControl::Reno, start);
-        LossRecord::new(congestion.snapshot(), false)
+        LossRecord::new(congestion.snapshot(), None)
     }
 
     #[test]
