@@ -36,8 +36,8 @@ const OBJECT_BYTES: u64 = 307_200;
 /// Bytes of objects of different content.
 const DISTINCT_BYTES: u64 = 3_700_000_000;
 
-/// Copies of each: what the fastest server is asked for in its longest turn, and no object twice.
-const COPIES: u64 = 18;
+/// Copies of each: what a server is asked for in its longest turn, by the most viewers, and no object twice.
+const COPIES: u64 = 26;
 
 /// Bytes that Apache Traffic Server's cache holds.
 const TRAFFIC_SERVER_BYTES: u64 = 1_200_000_000;

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 
 use super::causes::cause;
 use super::plan::{
-    Cell, RATE_BITS, Sender, Stack, fair_cells, impaired_cells, matrix_cells, pairs,
+    Cell, FAIR_DELAY_NOISE, RATE_BITS, Sender, Stack, fair_cells, impaired_cells, matrix_cells,
+    pairs,
 };
 use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run};
 use crate::page::wrapped;
@@ -295,9 +296,10 @@ fn fairness(text: &mut String, all: &Results) {
     let _ = writeln!(
         text,
         "## Two connections through one bottleneck\n\nBoth begin together and send for 60 s, without random \
-         loss. In {fair} of {count} rows neither has more than {FAIR_TIMES} times the other's goodput.\n\n\
+         loss; each ACK is up to {} ms late, or both would keep step (decision 20). In {fair} of {count} rows neither has more than {FAIR_TIMES} times the other's goodput.\n\n\
          | RTT ms | buffer BDP | senders | first | second | first / second |\n\
-         |--:|--:|---|--:|--:|--:|\n{rows}"
+         |--:|--:|---|--:|--:|--:|\n{rows}",
+        FAIR_DELAY_NOISE.as_millis()
     );
 }
 

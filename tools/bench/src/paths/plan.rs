@@ -37,7 +37,7 @@ const LINUX_FURTHER: &str = "bbr";
 /// Each ACK of a pair of connections is up to so much late: four frames' time on the bottleneck, as other
 /// traffic does on a real path. Without it the two keep step, and whose bursts come last loses (Floyd and
 /// Jacobson, "On Traffic Phase Effects in Packet-Switched Gateways", 1992).
-const FAIR_DELAY_NOISE: Duration = Duration::from_millis(1);
+pub(crate) const FAIR_DELAY_NOISE: Duration = Duration::from_millis(1);
 
 /// What both sides of a pair of connections use.
 const FAIR_CONTROL: &str = "cubic";
