@@ -211,12 +211,13 @@ impl Pacer {
         }
     }
 
-    /// When the next bytes may be claimed at this rate, on a path of this smoothed RTT; `None`: now.
+    /// When the next bytes may be claimed at this rate, on a path of this smoothed RTT; `None`: now. The rate is
+    /// asked for only before a loss, where the schedule is further ahead than [`AHEAD_MIN`].
     #[must_use]
     pub fn waits_until(
         &self,
         now: Instant,
-        rate: PacingRate,
+        rate: impl FnOnce() -> PacingRate,
         round_trip: Duration,
     ) -> Option<Instant> {
         let until = self.done_at - AHEAD_MIN;
@@ -228,11 +229,11 @@ impl Pacer {
     }
 
     /// How far the schedule may be ahead of the clock when a burst is claimed.
-    fn ahead(&self, rate: PacingRate, round_trip: Duration) -> Duration {
+    fn ahead(&self, rate: impl FnOnce() -> PacingRate, round_trip: Duration) -> Duration {
         if self.has_lost() {
             return AHEAD_MIN;
         }
-        let burst_time = rate.time_of(BURST_BYTES_MAX.into());
+        let burst_time = rate().time_of(BURST_BYTES_MAX.into());
         let most = (round_trip / AHEAD_SHARE).min(AHEAD_MAX);
         most.saturating_sub(burst_time).max(AHEAD_MIN)
     }
@@ -269,37 +270,37 @@ mod tests {
     #[test]
     fn a_claim_moves_the_schedule_by_the_time_its_bytes_take() {
         let mut pacer = Pacer::new();
-        assert_eq!(pacer.waits_until(Instant::ZERO, RATE, NEAR), None);
+        assert_eq!(pacer.waits_until(Instant::ZERO, || RATE, NEAR), None);
         pacer.on_claimed(START, 10_000, RATE);
         // Done after 10 ms; 1 ms of it may be ahead of the clock.
         let due = START + Duration::from_millis(9);
-        assert_eq!(pacer.waits_until(START, RATE, NEAR), Some(due));
+        assert_eq!(pacer.waits_until(START, || RATE, NEAR), Some(due));
         assert_eq!(
-            pacer.waits_until(due - Duration::from_nanos(1), RATE, NEAR),
+            pacer.waits_until(due - Duration::from_nanos(1), || RATE, NEAR),
             Some(due)
         );
-        assert_eq!(pacer.waits_until(due, RATE, NEAR), None);
+        assert_eq!(pacer.waits_until(due, || RATE, NEAR), None);
         // What was claimed 1 ms ahead counts.
         pacer.on_claimed(due, 10_000, RATE);
         let next = START + Duration::from_millis(19);
-        assert_eq!(pacer.waits_until(due, RATE, NEAR), Some(next));
+        assert_eq!(pacer.waits_until(due, || RATE, NEAR), Some(next));
     }
 
     #[test]
     fn what_takes_no_longer_than_the_schedule_may_be_ahead_does_not_wait() {
         let mut pacer = Pacer::new();
         pacer.on_claimed(START, 1000, RATE);
-        assert_eq!(pacer.waits_until(START, RATE, NEAR), None);
+        assert_eq!(pacer.waits_until(START, || RATE, NEAR), None);
         pacer.on_claimed(START, 1, RATE);
         let due = START + Duration::from_micros(1);
-        assert_eq!(pacer.waits_until(START, RATE, NEAR), Some(due));
+        assert_eq!(pacer.waits_until(START, || RATE, NEAR), Some(due));
     }
 
     /// How far the schedule may be ahead, in milliseconds.
     fn ahead(pacer: &Pacer, rate: PacingRate, round_trip: u64) -> u64 {
         let mut pacer = *pacer;
         pacer.done_at = START + Duration::from_secs(1);
-        let due = pacer.waits_until(START, rate, Duration::from_millis(round_trip));
+        let due = pacer.waits_until(START, || rate, Duration::from_millis(round_trip));
         u64::try_from((pacer.done_at.since(due.unwrap())).as_millis()).unwrap()
     }
 
@@ -328,7 +329,7 @@ mod tests {
         let round_trip = Duration::from_millis(16);
         let mut pacer = Pacer::new();
         let claims = (0..10).take_while(|_| {
-            let may_be = pacer.waits_until(START, fast, round_trip).is_none();
+            let may_be = pacer.waits_until(START, || fast, round_trip).is_none();
             pacer.on_claimed(START, burst, fast);
             may_be
         });
@@ -342,24 +343,24 @@ mod tests {
         let later = START + Duration::from_secs(60);
         pacer.on_claimed(later, 10_000, RATE);
         let due = later + Duration::from_millis(9);
-        assert_eq!(pacer.waits_until(later, RATE, NEAR), Some(due));
+        assert_eq!(pacer.waits_until(later, || RATE, NEAR), Some(due));
     }
 
     #[test]
     fn a_returned_claim_leaves_the_schedule_as_it_was() {
         let mut pacer = Pacer::new();
         pacer.on_claimed(START, 10_000, RATE);
-        let before = pacer.waits_until(START, RATE, NEAR);
+        let before = pacer.waits_until(START, || RATE, NEAR);
         pacer.on_claimed(START, 5000, RATE);
         pacer.on_returned(5000, RATE);
-        assert_eq!(pacer.waits_until(START, RATE, NEAR), before);
+        assert_eq!(pacer.waits_until(START, || RATE, NEAR), before);
     }
 
     #[test]
     fn an_unlimited_rate_never_waits() {
         let mut pacer = Pacer::new();
         pacer.on_claimed(START, u64::MAX, PacingRate::Unlimited);
-        assert_eq!(pacer.waits_until(START, RATE, NEAR), None);
+        assert_eq!(pacer.waits_until(START, || RATE, NEAR), None);
         let quantum = pacer.quantum_bytes(START, PacingRate::Unlimited, 1_000_000, 1448);
         assert_eq!(quantum, u64::MAX);
     }

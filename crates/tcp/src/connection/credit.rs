@@ -88,7 +88,6 @@ impl Connection {
     }
 
     /// Whether [`Connection::credit`] has bytes, and when: for callers that do not claim them at once.
-    /// It does not compute the pacing rate.
     pub fn permission(&self, now: Instant) -> Permission {
         let Some(windowed) = self.windowed() else {
             return Permission::Nothing;
@@ -102,7 +101,8 @@ impl Connection {
     /// When pacing permits the next bytes; `None`: now.
     pub(super) fn pacing_waits_until(&self, now: Instant) -> Option<Instant> {
         let round_trip = self.rtt.smoothed().unwrap_or_default();
-        self.pacer.waits_until(now, self.pacing_rate(), round_trip)
+        self.pacer
+            .waits_until(now, || self.pacing_rate(), round_trip)
     }
 
     /// When pacing permits it; `None`: now. A tail loss probe replaces a timeout, and the pacing rate is
