@@ -30,6 +30,10 @@ const SAMPLED: u32 = 2;
 /// Atlas's plaintext cost, a copy that no NIC makes.
 const COMPARED_ONE_IN: u32 = 8;
 
+/// Objects that a paced connection asks for before it is warm: after one its window is just short of the next, which takes
+/// a round trip more for that.
+pub(crate) const PACED_WARM_UP_REPLIES: u32 = 2;
+
 /// Length of a window, seconds, if five median replies take no longer.
 pub(crate) const WINDOW_SECONDS: u32 = 4;
 
@@ -155,8 +159,7 @@ impl Run<'_> {
         }
         if cell.every_seconds > 0 {
             option("--every", &cell.every_seconds.to_string());
-            // After one object a window is just short of the next, which takes a round trip more for that.
-            option("--warm-up-replies", "2");
+            option("--warm-up-replies", &PACED_WARM_UP_REPLIES.to_string());
             option("--warm-up-bytes", "0");
         }
         if let Some(visits) = self.visits {

@@ -11,7 +11,7 @@ use clap::Args;
 use testbed::random::Random;
 
 use super::cell::Cell;
-use crate::wire::WINDOW_SECONDS;
+use crate::wire::{PACED_WARM_UP_REPLIES, WINDOW_SECONDS};
 
 /// Rounds of the points that are quoted: so many that the least and the greatest of a server's values
 /// are an interval of 95 % for their median (`crate::statistics`).
@@ -226,7 +226,7 @@ impl Plan {
 /// How long one turn takes, about.
 pub(crate) fn turn_time(cell: &Cell) -> Duration {
     let seconds = WINDOW_SECONDS.max(cell.every_seconds)
-        + cell.every_seconds
+        + PACED_WARM_UP_REPLIES * cell.every_seconds
         + cell.connections / CONNECTIONS_A_SECOND;
     TURN_TIME + Duration::from_secs(seconds.into())
 }
@@ -268,7 +268,7 @@ fn all_points() -> Vec<Point> {
             points.push(point(cell, servers, ROUNDS));
         }
         for (connections, every_seconds) in VIEWERS {
-            // Most viewers once, and over TLS, as they come.
+            // Most viewers once, and over TLS, as they come; no rival may have as many descriptors.
             let are_few = connections <= VIEWERS_FEW_MAX;
             if !are_few && !is_tls {
                 continue;
@@ -281,7 +281,7 @@ fn all_points() -> Vec<Point> {
             let (servers, rounds): (&[_], _) = if are_few {
                 (&FEW, ROUNDS)
             } else {
-                (&HOLDING, 1)
+                (&[ATLAS], 1)
             };
             points.push(point(cell, servers, rounds));
         }
