@@ -6,8 +6,8 @@
 //!
 //! A claim of n bytes moves the schedule by n / rate. Bytes may be claimed while the schedule is no
 //! more than [`AHEAD_MIN`] ahead of the clock, at most a quantum at once: as much as a full read, less while the window is
-//! small, and after losses 1 ms of the rate. Before a loss several quanta may be claimed at once that a fast path takes in a
-//! quarter of its round trip. A connection that the server could not serve in time may claim what it missed, up to a full
+//! small, and after losses 1 ms of the rate. Before a loss several quanta may be claimed at once that a fast path takes in
+//! half of its round trip. A connection that the server could not serve in time may claim what it missed, up to a full
 //! read. Otherwise a busy server would send small frames on windows that are never used whole and so never grow.
 
 use clock::{Duration, Instant};
@@ -15,12 +15,14 @@ use clock::{Duration, Instant};
 /// How far the schedule may be ahead of the clock, at least: after a loss, and while a window is small. It makes up for
 /// timers that fire late.
 pub const AHEAD_MIN: Duration = Duration::from_millis(1);
-/// The same at most, with the burst that is claimed then. A fast path that was idle is sent several slots at once, which
+/// The same at most, and the time of [`AHEAD_LESS_BURSTS`]. A fast path that was idle is sent several slots at once, which
 /// are one command of the disk and one wake-up (docs/develop/decisions/0016-pacing.md).
-const AHEAD_MAX: Duration = Duration::from_millis(8);
-/// The same, as one part in this many of the round trip: half of the window while that doubles, a third later. With small
-/// windows a burst takes as long by itself, so they have one at a time (docs/develop/decisions/0016-pacing.md).
-const AHEAD_SHARE: u32 = 4;
+const AHEAD_MAX: Duration = Duration::from_millis(20);
+/// The same, as one part in this many of the round trip: all of the window while that doubles ...
+const AHEAD_SHARE: u32 = 2;
+/// ... less the time of so many bursts. Of a window that is small a burst takes as long by itself, so it has one at a time:
+/// its path may have a buffer of a few packets.
+const AHEAD_LESS_BURSTS: u32 = 2;
 /// A quantum is at least what the pacing rate sends in this time, as in Linux.
 pub const QUANTUM_TIME: Duration = Duration::from_millis(1);
 /// Least burst before a loss, bytes, and the greatest after one: about the initial window, a burst that
@@ -235,7 +237,8 @@ impl Pacer {
         }
         let burst_time = rate().time_of(BURST_BYTES_MAX.into());
         let most = (round_trip / AHEAD_SHARE).min(AHEAD_MAX);
-        most.saturating_sub(burst_time).max(AHEAD_MIN)
+        most.saturating_sub(burst_time * AHEAD_LESS_BURSTS)
+            .max(AHEAD_MIN)
     }
 
     /// `bytes` were claimed.
@@ -264,7 +267,7 @@ mod tests {
     /// 1 MB/s: a byte a microsecond.
     const RATE: PacingRate = PacingRate::Limited(1_000_000);
     const START: Instant = Instant::from_millis(1000);
-    /// A round trip of which a quarter is no more than the least that the schedule may be ahead.
+    /// A round trip of which half is no more than the least that the schedule may be ahead and two bursts.
     const NEAR: Duration = Duration::from_millis(4);
 
     #[test]
@@ -309,12 +312,9 @@ mod tests {
         // A burst takes a millisecond.
         let fast = PacingRate::Limited(u64::from(BURST_BYTES_MAX) * 1000);
         let mut pacer = Pacer::new();
-        for (round_trip, expected) in [(1, 1), (8, 1), (12, 2), (16, 3), (32, 7), (200, 7)] {
+        for (round_trip, expected) in [(1, 1), (6, 1), (8, 2), (16, 6), (40, 18), (200, 18)] {
             let found = ahead(&pacer, fast, round_trip);
-            assert_eq!(
-                found, expected,
-                "with its burst a quarter of {round_trip} ms"
-            );
+            assert_eq!(found, expected, "half of {round_trip} ms, less two bursts");
         }
         let slow = PacingRate::Limited(u64::from(BURST_BYTES_MAX) * 100);
         assert_eq!(ahead(&pacer, slow, 48), 1, "one burst takes longer");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_of_a_fast_path_are_claimed_until_they_take_a_quarter_of_its_round_trip() {
+    fn bursts_of_a_fast_path_are_claimed_until_they_take_nearly_half_of_its_round_trip() {
         let burst = u64::from(BURST_BYTES_MAX);
         let fast = PacingRate::Limited(burst * 1000);
         let round_trip = Duration::from_millis(16);
@@ -333,7 +333,7 @@ mod tests {
             pacer.on_claimed(START, burst, fast);
             may_be
         });
-        assert_eq!(claims.count(), 4);
+        assert_eq!(claims.count(), 7);
     }
 
     #[test]
