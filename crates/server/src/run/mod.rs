@@ -413,9 +413,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let look_after = (step.next_look).map_or(IDLE_SLEEP_MAX, |at| at.since(now));
         let look_after = look_after.min(timeout.saturating_add(coalescing::TIMERS_WAIT_MAX));
         self.coalescing.on_round_trip(self.worker.shortest_rtt(now));
+        let is_looking_up = self.worker.store().is_looking_up();
         // A pause would leave the device alone for as long.
         if !self.busy_poll.is_on()
-            && let Sleep::Pause(pause) = self.coalescing.sleep(look_after)
+            && let Sleep::Pause(pause) = (self.coalescing).sleep(look_after, is_looking_up)
         {
             wait::pause(pause);
             self.counters.server_pause_events += 1;
