@@ -211,6 +211,7 @@ scripts! {
     timeout_restarts_with_an_ack_of_new_data
     timeout_sends_the_oldest_segment
     timeout_slow_start
+    undo_by_an_early_ack
     undo_by_dsack
     undo_needs_every_report
     window_limits_what_is_in_flight
