@@ -10,6 +10,10 @@ use clock::{Duration, Instant};
 /// its reply. `[guess]`
 const SPAN: Duration = Duration::from_secs(1);
 
+/// The time of a path that has lost counts as so many eighths of itself. A delay makes a burst of what is acknowledged
+/// meanwhile, which a small buffer does not take.
+const LOSSY_EIGHTHS: u32 = 3;
+
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortestRtt {
@@ -29,9 +33,14 @@ impl ShortestRtt {
         }
     }
 
-    /// A client with this round-trip time was heard.
-    pub(crate) fn note(&mut self, now: Instant, rtt: Duration) {
+    /// A client with this round-trip time was heard. `has_lost`: its bursts are small, after a loss.
+    pub(crate) fn note(&mut self, now: Instant, rtt: Duration, has_lost: bool) {
         self.turn(now);
+        let rtt = if has_lost {
+            rtt * LOSSY_EIGHTHS / 8
+        } else {
+            rtt
+        };
         self.present = Some(self.present.map_or(rtt, |shortest| shortest.min(rtt)));
     }
 
@@ -68,12 +77,12 @@ mod tests {
         let start = Instant::from_millis(5_000);
         let mut shortest = ShortestRtt::new();
         assert_eq!(shortest.get(start), None);
-        shortest.note(start, FAR);
-        shortest.note(start, NEAR);
-        shortest.note(start, FAR);
+        shortest.note(start, FAR, false);
+        shortest.note(start, NEAR, false);
+        shortest.note(start, FAR, false);
         assert_eq!(shortest.get(start), Some(NEAR));
         let next = start + SPAN;
-        shortest.note(next, FAR);
+        shortest.note(next, FAR, false);
         assert_eq!(shortest.get(next), Some(NEAR));
         let last = next + (SPAN - Duration::from_nanos(1));
         assert_eq!(shortest.get(last), Some(NEAR));
@@ -85,7 +94,22 @@ mod tests {
     fn what_was_heard_before_a_silence_does_not_count() {
         let start = Instant::from_millis(5_000);
         let mut shortest = ShortestRtt::new();
-        shortest.note(start, NEAR);
+        shortest.note(start, NEAR, false);
         assert_eq!(shortest.get(start + SPAN + SPAN), None);
+    }
+
+    #[test]
+    fn three_eighths_of_the_time_of_a_path_that_has_lost_count() {
+        let start = Instant::from_millis(5_000);
+        let lossy = |near| {
+            let mut shortest = ShortestRtt::new();
+            shortest.note(start, near, false);
+            shortest.note(start, FAR, true);
+            shortest.get(start)
+        };
+        let counts = FAR / 8 * 3;
+        assert_eq!(lossy(FAR), Some(counts));
+        assert_eq!(lossy(counts), Some(counts));
+        assert_eq!(lossy(NEAR), Some(NEAR));
     }
 }

@@ -162,7 +162,8 @@ impl Conductor {
         }
         if arrival.acknowledged {
             if let Some(rtt) = client.tcp.smoothed_rtt() {
-                self.connections.shortest_rtt.note(now, rtt);
+                let has_lost = client.tcp.has_lost();
+                self.connections.shortest_rtt.note(now, rtt, has_lost);
             }
             client.on_acknowledged(now, progress_before, self.config.send_timeout);
             client
