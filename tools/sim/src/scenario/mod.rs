@@ -32,6 +32,8 @@ pub(crate) use theme::{THEMES, Theme};
 
 /// IPv4 packets of this size are passed by every path (RFC 791 s3.2 asks hosts to take them).
 const MTU_BYTES_MIN: u16 = 576;
+/// Crossings of up to so much make no client slower than a server permits: six of them are less than a delayed ACK.
+const SHORT_CROSSING: Duration = Duration::from_millis(5);
 /// Most objects of one run.
 const OBJECTS_MAX: usize = 6;
 /// Block size of the simulated disk.
@@ -416,10 +418,12 @@ impl Scenario {
         let permille = rng.log_range(1..=50);
         if loses {
             self.workers.lost_crossings_permille = permille;
+        }
+        self.workers.crossing_delay_max = rng.log_micros(1..=50_000);
+        if loses || self.workers.crossing_delay_max > SHORT_CROSSING {
             // How slowly a client with a window of a packet is served is the crossings' doing then.
             self.session.send_timeout = SEND_TIMEOUT_NEVER;
         }
-        self.workers.crossing_delay_max = rng.log_micros(1..=50_000);
         let mut at = self.epoch;
         for _ in 0..rng.range(1..=3) {
             at += rng.log_micros(1_000..=2_000_000);
