@@ -148,9 +148,9 @@ impl Connection {
             for record in &mut self.loss_records {
                 record.on_reported(block);
             }
-            if self.loss_records.iter().any(LossRecord::is_full) {
-                self.forget_losses();
-            }
+        }
+        if self.loss_records.iter().any(LossRecord::is_full) {
+            self.forget_losses();
         }
         // What is considered lost and was not retransmitted may be lost. It is of the last event.
         let is_repaired = self.flight.lost_bytes() + self.flight.claimed_bytes() == 0;

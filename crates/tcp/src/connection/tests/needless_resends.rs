@@ -270,6 +270,20 @@ fn reports_of_single_bytes_end_the_wait() {
     assert!(!arrival.loss_undone && !is_undone(&driver));
 }
 
+/// The same of a receiver that reports single bytes sooner than the retransmission can arrive.
+#[test]
+fn single_bytes_that_arrive_early_end_the_wait() {
+    let mut driver = resent(PEER);
+    for count in 1..=RESENT_RUNS_MAX {
+        assert_eq!(driver.connection.loss_records.len(), 1, "{count}");
+        let byte = 2 * u32::try_from(count).unwrap();
+        driver.accept(ack(0).sack(byte, byte + 1));
+    }
+    assert!(driver.connection.loss_records.is_empty());
+    let arrival = driver.receive(ack(10_000));
+    assert!(!arrival.loss_undone && !is_undone(&driver));
+}
+
 #[test]
 fn a_timeout_is_undone_by_reports_too() {
     // Without SACK nobody reports. The timer is backed off already, so F-RTO is not tried.
