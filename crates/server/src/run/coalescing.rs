@@ -34,8 +34,8 @@ const ROUND_TRIP_PARTS: u32 = 6;
 pub(crate) enum Pauses {
     /// So long, as the operator says; zero: there are none.
     Fixed(Duration),
-    /// A sixth of the shortest round-trip time of the clients, a sixteenth after a loss, but 100 us at least and 2 ms at most, 500 us while names are
-    /// looked up.
+    /// A sixth of the shortest round-trip time of the clients, a sixteenth after a loss, but 100 us at least and 2 ms
+    /// at most, 500 us while names are looked up.
     ByRoundTrip,
 }
 
