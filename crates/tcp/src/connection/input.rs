@@ -281,6 +281,7 @@ impl Connection {
             echoed_at: self.receive.echoed_at(now, segment),
             ..Delivery::default()
         };
+        let advanced = delivery.advanced;
         let (rack, rtt_min) = (&mut self.rack, self.rtt.minimum());
         let delivery_rate = &mut self.delivery_rate;
         let echoed_at = delivery.echoed_at;
@@ -309,7 +310,8 @@ impl Connection {
             let resent_before = now.since(entry.sent_at);
             // Only an ACK that moves SND.UNA echoes the timestamp of what it acknowledges, first of all.
             let is_late = entry.retransmitted
-                && (has_rtt && resent_before < rtt_min || is_first && entry.start == una);
+                && (has_rtt && resent_before < rtt_min
+                    || is_first && advanced && entry.start == una);
             if is_late && let Some(multiple) = note_late(records, entry.range()) {
                 rack.on_late(resent_before, multiple, rtt_min);
             }

@@ -95,6 +95,16 @@ fn an_echo_says_nothing_of_what_is_only_reported() {
     assert!(!arrival.loss_undone && !is_undone(&driver));
 }
 
+/// A receiver that reports its next byte instead of acknowledging it.
+#[test]
+fn a_report_of_the_next_byte_with_an_old_echo_says_nothing() {
+    let mut driver = resent(STAMPING);
+    let echo = driver.now - millis(1);
+    driver.pass(2 * RTT);
+    let arrival = driver.receive(ack(0).sack(0, 10_000).echo(echo));
+    assert!(!arrival.loss_undone && !is_undone(&driver));
+}
+
 #[test]
 fn a_retransmission_that_is_not_reported_was_needed() {
     let mut driver = Driver::sending(PEER, 100_000);
