@@ -543,7 +543,7 @@ impl Client {
     }
 
     /// Whether something may be fetched for this connection now, or when, by TCP and by its read budget: the
-    /// only place where that is decided. TCP learns since when it is demanded.
+    /// only place where that is decided. TCP learns what its own limits permit.
     #[inline]
     pub(crate) fn may_read(&mut self, now: Instant) -> Permission {
         let claimed = self.tcp.claimed_once();
@@ -559,10 +559,7 @@ impl Client {
         } else {
             Permission::Nothing
         };
-        match permission {
-            Permission::Now => self.tcp.on_demand(now),
-            Permission::From(_) | Permission::Nothing => self.tcp.on_no_demand(),
-        }
+        self.tcp.on_permission(now, permission);
         match (permission, self.read_waits) {
             (Permission::Now, Some(until)) => Permission::From(until),
             _ => permission,

@@ -8,7 +8,8 @@
 //! more than [`AHEAD_MIN`] ahead of the clock, at most a quantum at once: as much as a full read, less while the window is
 //! small, and after losses 1 ms of the rate. Before a loss several quanta may be claimed at once that a fast path takes in
 //! half of its round trip. A connection that the server could not serve in time may claim what it missed, up to a full
-//! read. Otherwise a busy server would send small frames on windows that are never used whole and so never grow.
+//! read, and where it waited for the schedule alone that stays as it was ([`LATE_MAX`]). Otherwise a busy server would
+//! send small frames on windows that are never used whole and so never grow.
 
 use clock::{Duration, Instant};
 
@@ -23,6 +24,9 @@ const AHEAD_SHARE: u32 = 2;
 /// ... less the time of so many bursts. Of a window that is small a burst takes as long by itself, so it has one at a time:
 /// its path may have a buffer of a few packets.
 const AHEAD_LESS_BURSTS: u32 = 2;
+/// The server may come so late for bytes that wait for the schedule alone, and nothing is sent slower: timers fire late, and
+/// pauses coalesce wake-ups; but by no more than the greatest burst takes, because the path gets in one what was missed.
+const LATE_MAX: Duration = Duration::from_millis(4);
 /// A quantum is at least what the pacing rate sends in this time, as in Linux.
 pub const QUANTUM_TIME: Duration = Duration::from_millis(1);
 /// Least burst before a loss, bytes, and the greatest after one: about the initial window, a burst that
@@ -131,6 +135,8 @@ pub struct Pacer {
     unit_bytes: u32,
     /// The rate is what the path was measured to carry, and not what the window makes it.
     is_rate_measured: bool,
+    /// Nothing but the schedule has held back what is claimed next.
+    is_awaited: bool,
 }
 
 impl Pacer {
@@ -143,6 +149,7 @@ impl Pacer {
             acknowledged_bytes: 0,
             unit_bytes: 0,
             is_rate_measured: false,
+            is_awaited: false,
         }
     }
 
@@ -241,9 +248,19 @@ impl Pacer {
             .max(AHEAD_MIN)
     }
 
+    /// Whether bytes wait for the schedule, and for nothing else, from now on until this is said again.
+    pub const fn set_awaited(&mut self, is_awaited: bool) {
+        self.is_awaited = is_awaited;
+    }
+
     /// `bytes` were claimed.
     pub fn on_claimed(&mut self, now: Instant, bytes: u64, rate: PacingRate) {
-        self.done_at = self.done_at.max(now) + rate.time_of(bytes);
+        let late = if self.is_awaited {
+            LATE_MAX
+        } else {
+            Duration::ZERO
+        };
+        self.done_at = self.done_at.max(now - late) + rate.time_of(bytes);
     }
 
     /// `bytes` that were claimed will not be sent.
@@ -262,7 +279,7 @@ impl Default for Pacer {
 mod tests {
     use clock::{Duration, Instant};
 
-    use super::{BURST_BYTES_MAX, GROWTH_WINDOWS, Pacer, PacingRate, RATE_MIN, scaled};
+    use super::{BURST_BYTES_MAX, GROWTH_WINDOWS, LATE_MAX, Pacer, PacingRate, RATE_MIN, scaled};
 
     /// 1 MB/s: a byte a microsecond.
     const RATE: PacingRate = PacingRate::Limited(1_000_000);
@@ -344,6 +361,25 @@ mod tests {
         pacer.on_claimed(later, 10_000, RATE);
         let due = later + Duration::from_millis(9);
         assert_eq!(pacer.waits_until(later, || RATE, NEAR), Some(due));
+    }
+
+    #[test]
+    fn what_waited_for_the_schedule_alone_keeps_to_it_when_it_is_claimed_late() {
+        let due_after = |is_awaited, late| {
+            let mut pacer = Pacer::new();
+            pacer.on_claimed(START, 10_000, RATE);
+            pacer.set_awaited(is_awaited);
+            let now = START + Duration::from_millis(10) + late;
+            pacer.on_claimed(now, 10_000, RATE);
+            pacer.done_at.since(now)
+        };
+        let in_time = Duration::from_millis(10);
+        for late in [Duration::ZERO, Duration::from_millis(1), LATE_MAX] {
+            assert_eq!(due_after(true, late), in_time - late);
+            assert_eq!(due_after(false, late), in_time, "the window opened late");
+        }
+        let too_late = LATE_MAX + Duration::from_millis(1);
+        assert_eq!(due_after(true, too_late), in_time - LATE_MAX);
     }
 
     #[test]

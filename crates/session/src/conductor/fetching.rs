@@ -2,7 +2,7 @@
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
-use tcp::{Claim, Credit, Demand, StreamRange};
+use tcp::{Claim, Credit, Demand, Permission, StreamRange};
 
 use super::Conductor;
 use super::opening::SEALED_UNIT_BYTES;
@@ -46,7 +46,7 @@ impl Conductor {
             }
             let is_slot_free = arena.free_count() > 0;
             let Some(plan) = client.plan(&demand, limits, &self.kept, is_slot_free) else {
-                client.tcp.on_no_demand();
+                client.tcp.on_permission(now, Permission::Nothing);
                 continue;
             };
             let counters = &mut self.telemetry.counters;

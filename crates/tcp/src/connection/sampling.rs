@@ -9,7 +9,7 @@
 
 use clock::Instant;
 
-use super::Connection;
+use super::{Connection, Permission};
 use crate::congestion::Controller as _;
 use crate::flight::{SegmentState, Transmission};
 
@@ -34,18 +34,24 @@ impl Connection {
         }
     }
 
-    /// [`Connection::permission`] is [`Permission::Now`](super::Permission::Now) since `since`, so what is demanded waits for its
-    /// turn, a slot, or room in the disk's queue: if it waits for long, the disk is late.
-    pub fn on_demand(&mut self, since: Instant) {
-        if let Some(rate) = &mut self.delivery_rate {
-            rate.on_demand(since);
+    /// This is permitted at `now` by the caller, too. What may be claimed now waits for its turn, a slot, or room in the
+    /// disk's queue: if it waits for long, the disk is late. For what may be claimed later it waits for pacing alone.
+    pub fn on_permission(&mut self, now: Instant, permission: Permission) {
+        match permission {
+            Permission::Now => self.on_demand(now),
+            Permission::From(_) | Permission::Nothing => {
+                self.pacer.set_awaited(permission != Permission::Nothing);
+                if let Some(rate) = &mut self.delivery_rate {
+                    rate.on_no_demand();
+                }
+            }
         }
     }
 
-    /// Nothing is demanded now.
-    pub fn on_no_demand(&mut self) {
+    /// Something may be claimed since `since`.
+    pub(super) fn on_demand(&mut self, since: Instant) {
         if let Some(rate) = &mut self.delivery_rate {
-            rate.on_no_demand();
+            rate.on_demand(since);
         }
     }
 

@@ -261,7 +261,11 @@ fn a_busy_worker_copies_what_is_behind_short_bursts_of_a_path_that_loses() {
                 peer.take(bench);
                 peer.send(bench, TcpFlags::ACK, b"");
                 bench.turn();
-                bench.pass(Duration::from_millis(20));
+                // As pacing's timers are due, or what was missed would leave in several bursts.
+                for _ in 0..20 {
+                    bench.pass(Duration::from_millis(1));
+                    bench.complete_reads();
+                }
             }
         };
         go_on(&mut bench, &mut peer, 3);

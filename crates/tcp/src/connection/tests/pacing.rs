@@ -5,7 +5,7 @@ use clock::Instant;
 use super::{
     Config, Driver, INITIAL_WINDOW, PEER, Peer, START, Sent, ack, credit, just_before, millis,
 };
-use crate::connection::{Claim, Credit};
+use crate::connection::{Claim, Credit, Permission};
 use crate::pacing::PacingRate;
 use crate::verdict::Outcome;
 
@@ -124,6 +124,27 @@ fn a_quantum_is_a_third_of_the_window_up_to_a_full_read_and_less_after_losses() 
     driver.connection.pacer.on_loss();
     // A millisecond.
     assert_eq!(quantum(&driver), Some(12_000));
+}
+
+#[test]
+fn the_schedule_stays_where_pacing_alone_held_bytes_back_and_the_server_came_late() {
+    let due_next = |permission: Permission| {
+        let mut driver = paced();
+        driver.append(100_000);
+        let _ = driver.flush();
+        driver.pass(millis(10)).accept(ack(10_000).window(60_000));
+        driver.connection.on_permission(driver.now, permission);
+        driver.at(START + millis(53));
+        driver.connection.on_permission(driver.now, Permission::Now);
+        let _ = driver.claim();
+        from(&driver).unwrap()
+    };
+    // The schedule was at 50 ms, so what is claimed is 3 ms late.
+    let (kept, moved) = (
+        due_next(Permission::From(START + millis(49))),
+        due_next(Permission::Nothing),
+    );
+    assert_eq!(moved.since(kept), millis(3));
 }
 
 #[test]

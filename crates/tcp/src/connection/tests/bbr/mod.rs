@@ -8,6 +8,7 @@ use clock::Duration;
 use self::path::{Path, World};
 use super::millis;
 use crate::congestion::CongestionControl;
+use crate::connection::Permission;
 
 /// 10 Mb/s and 40 ms: a BDP of 50 000 bytes.
 const PATH: Path = Path {
@@ -185,10 +186,10 @@ fn what_was_not_claimed_when_it_was_demanded_was_late_when_it_is_sent() {
         world.run(secs(4), |_| {});
         let connection = &mut world.flows[0].driver.connection;
         if is_demanded {
-            connection.on_demand(world.now);
+            connection.on_permission(world.now, Permission::Now);
         }
         if ends {
-            connection.on_no_demand();
+            connection.on_permission(world.now, Permission::Nothing);
         }
         world.hangs_until = world.now + millis(100);
         world.run(millis(101), |_| {});
