@@ -6,6 +6,7 @@ use clock::{Duration, Instant};
 
 use super::super::{Controller as _, Snapshot, Start};
 use super::cycle::AckPhase;
+use super::losses::adapted;
 use super::{Bbr, LostTransmission, RateSample, State, UNBOUNDED};
 use crate::pacing::PacingRate;
 use crate::stream::{StreamOffset, StreamRange};
@@ -494,6 +495,20 @@ fn a_round_with_losses_bounds_rate_and_volume_while_not_probing() {
     assert!(model.bbr.window <= model.bbr.short_in_flight);
     model.round(slow);
     assert_eq!(model.bbr.short_bandwidth, RATE * 7 / 10, "no loss");
+}
+
+#[test]
+fn a_round_with_losses_that_delivered_3_percent_less_than_a_bound_does_not_lower_it() {
+    for (latest, expected) in [
+        (1_010_000, 1_010_000),
+        (1_000_000, 1_000_000),
+        (970_000, 1_000_000),
+        (960_300, 990_000),
+        (679_000, 700_000),
+        (600_000, 700_000),
+    ] {
+        assert_eq!(adapted(1_000_000, latest), expected, "{latest}");
+    }
 }
 
 #[test]
