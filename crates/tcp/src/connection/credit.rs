@@ -8,7 +8,7 @@ use super::Connection;
 use super::sack::SackReports;
 use crate::congestion::Controller as _;
 use crate::pacing::PacingRate;
-use crate::recovery::DUPLICATE_THRESHOLD;
+use crate::recovery::{DUPLICATE_THRESHOLD, RecoveryState};
 use crate::stream::{StreamOffset, StreamRange};
 
 /// Least size of a demand while more is queued than the peer's window admits, unless a segment is
@@ -120,12 +120,13 @@ impl Connection {
         let mut credit_bytes =
             (window_bytes + self.limited_transmit_bytes()).saturating_sub(outstanding_bytes);
         let is_probe = self.is_tail_probe_due();
-        if outstanding_bytes == 0 || is_probe {
+        let first_lost = self.first_lost();
+        if outstanding_bytes == 0 || is_probe || (first_lost.is_some() && self.is_hole_next()) {
             // With nothing outstanding one segment may always be sent, because otherwise no ACK
             // would ever arrive. A tail loss probe may exceed the window by its one segment.
             credit_bytes = credit_bytes.max(u64::from(self.sizes.current));
         }
-        let (run, is_retransmission) = match (self.frto_new_data(), self.first_lost()) {
+        let (run, is_retransmission) = match (self.frto_new_data(), first_lost) {
             (Some(forward), _) => (forward, false),
             (None, Some(lost)) => (lost, true),
             (None, None) => (self.send.admitted(), false),
@@ -142,6 +143,20 @@ impl Connection {
             is_probe,
         };
         (self.sendable_bytes(&windowed, u64::MAX) > 0).then_some(windowed)
+    }
+
+    /// Whether the lost segment is the hole that duplicate ACKs or a partial ACK named: it leaves whatever the window is (RFC
+    /// 6582 s3.2, steps 2 and 3). Rate reduction sees to that itself; a window that is not reduced may be full, as without
+    /// SACK what has arrived behind the hole counts as outstanding.
+    fn is_hole_next(&self) -> bool {
+        !self.sack.is_used()
+            && matches!(
+                self.recovery,
+                RecoveryState::Recovery {
+                    reduction: None,
+                    ..
+                }
+            )
     }
 
     /// Of what the windows permit, one quantum at most.

@@ -191,6 +191,29 @@ fn the_ack_that_ends_a_recovery_does_not_let_the_window_grow() {
     assert_eq!(driver.window(), 6000, "a window was acknowledged since");
 }
 
+/// RFC 6582 s3.2, steps 2 and 3. BBR has no rate reduction, which sees to it elsewhere.
+#[test]
+fn with_bbr_a_full_window_lets_the_hole_leave_and_no_more() {
+    let bbr = Config {
+        is_paced: false,
+        congestion: CongestionControl::Bbr,
+        ..Config::default()
+    };
+    let mut driver = Driver::configured(PEER_WITHOUT_SACK, bbr);
+    driver.append(100_000);
+    driver.flush();
+    driver.pass(millis(100));
+    duplicates(&mut driver, 0, 2);
+    driver.connection.congestion.force_window(4000);
+    assert_eq!(driver.flush(), []);
+    duplicates(&mut driver, 0, 1);
+    driver.connection.congestion.force_window(4000);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    driver.pass(millis(100)).accept(ack(3000));
+    driver.connection.congestion.force_window(4000);
+    assert_eq!(driver.flush(), [Again(3000, 4000)]);
+}
+
 /// RFC 6582 s3.2, step 2: after a timeout, duplicates come from what was resent needlessly.
 #[test]
 fn duplicates_after_a_timeout_resend_nothing() {
