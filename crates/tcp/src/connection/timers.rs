@@ -18,6 +18,11 @@ pub(super) const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 /// (RFC 8985 s7.2, TLP.max_ack_delay).
 const PEER_ACK_DELAY: Duration = Duration::from_millis(200);
 
+/// A window that is not shut, but too small for SWS avoidance, is used after this time at most (RFC 9293 s3.8.6.2.1: 0.1 to 1
+/// s). After a retransmission timeout that was doubled, a client with 512 bytes of buffer would get them so rarely that the
+/// server takes it for one that stalls.
+const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
 /// What the retransmission timer is running for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TimerKind {
@@ -144,7 +149,10 @@ impl Connection {
                 None => Some((TimerKind::Timeout, now + timeout)),
             }
         } else if self.is_stalled_by_window() {
-            let wait = self.rtt.timeout_doubled(self.window_probes_backoff);
+            let mut wait = self.rtt.timeout_doubled(self.window_probes_backoff);
+            if !self.send.admitted().is_empty() {
+                wait = wait.min(OVERRIDE_MAX);
+            }
             match self.retransmit {
                 // Segments that change nothing do not postpone a running timer.
                 Some((TimerKind::WindowProbe, deadline)) => {

@@ -173,6 +173,23 @@ fn a_silly_window_waits_for_the_override_timer() {
     assert_eq!(driver.flush(), [New(10_005, 11_005)]);
 }
 
+/// A shut window is probed after a timeout, however long that is on a slow path.
+#[test]
+fn a_small_window_is_used_after_a_second_at_most_and_a_shut_one_probed_after_the_timeout() {
+    for (window, is_bounded) in [(1, true), (0, false)] {
+        let mut driver = Driver::sending(PEER, 5000);
+        driver.append(50_000);
+        let _ = driver.flush();
+        driver.pass(millis(3000)).accept(ack(10_000).window(window));
+        let wait = driver.wait();
+        if is_bounded {
+            assert_eq!(wait, millis(1000));
+        } else {
+            assert!(wait > millis(1000), "{wait:?}");
+        }
+    }
+}
+
 /// The override timer fired, but the disk had no room: the demand stays due, and no timer that began
 /// in the past keeps the worker awake.
 #[test]
