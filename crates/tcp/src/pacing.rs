@@ -25,7 +25,7 @@ const AHEAD_SHARE: u32 = 2;
 /// its path may have a buffer of a few packets.
 const AHEAD_LESS_BURSTS: u32 = 2;
 /// The server may come so late for bytes that wait for the schedule alone, and nothing is sent slower: timers fire late, and
-/// pauses coalesce wake-ups; but by no more than the greatest burst takes, because the path gets in one what was missed.
+/// pauses coalesce wake-ups. Time beyond that is lost, because the path gets at once what was missed.
 const LATE_MAX: Duration = Duration::from_millis(4);
 /// A quantum is at least what the pacing rate sends in this time, as in Linux.
 pub const QUANTUM_TIME: Duration = Duration::from_millis(1);

@@ -10,8 +10,8 @@ const LOSS_PERCENT: u64 = 2;
 /// Beta, percent: what a bound is reduced to at most, as CUBIC's window.
 const BETA_PERCENT: u64 = 70;
 /// A round in which so much less was delivered than a short-term bound permits does not lower it: what is sent is
-/// PacingMarginPercent less than the bandwidth, and of that [`LOSS_PERCENT`] may be lost. The draft has no such margin, so
-/// a path that loses one packet in a hundred, and so some in each round, made the bounds a percent less in each.
+/// PacingMarginPercent less than the bandwidth, and of that [`LOSS_PERCENT`] may be lost. The draft has no such margin. Without
+/// it the bounds fall in each round of a path that loses one packet in a hundred (docs/develop/decisions/0018-bbr.md).
 const SHORT_TERM_MARGIN_PERCENT: u64 = 100 - PACING_MARGIN_PERCENT + LOSS_PERCENT;
 /// StartupFullLossCnt: losses apart from each other in a round that may end Startup.
 const STARTUP_LOSSES: u32 = 6;

@@ -11,6 +11,19 @@ fn sending() -> Driver {
     driver
 }
 
+fn unpaced(congestion: CongestionControl) -> Driver {
+    let config = Config {
+        is_paced: false,
+        congestion,
+        ..Config::default()
+    };
+    let mut driver = Driver::configured(PEER_WITHOUT_SACK, config);
+    driver.append(100_000);
+    driver.flush();
+    driver.pass(millis(100));
+    driver
+}
+
 fn duplicates(driver: &mut Driver, offset: i64, count: usize) {
     for _ in 0..count {
         driver.accept(ack(offset));
@@ -170,15 +183,7 @@ fn a_partial_ack_resends_the_next_hole() {
 /// take for a round trip. What it covers beyond the recovery counts.
 #[test]
 fn the_ack_that_ends_a_recovery_does_not_let_the_window_grow() {
-    let unpaced = Config {
-        is_paced: false,
-        congestion: CongestionControl::Reno,
-        ..Config::default()
-    };
-    let mut driver = Driver::configured(PEER_WITHOUT_SACK, unpaced);
-    driver.append(100_000);
-    driver.flush();
-    driver.pass(millis(100));
+    let mut driver = unpaced(CongestionControl::Reno);
     duplicates(&mut driver, 0, 3);
     driver.flush();
     driver.pass(millis(100)).accept(ack(10_000));
@@ -194,15 +199,7 @@ fn the_ack_that_ends_a_recovery_does_not_let_the_window_grow() {
 /// RFC 6582 s3.2, steps 2 and 3. BBR has no rate reduction, which sees to it elsewhere.
 #[test]
 fn with_bbr_a_full_window_lets_the_hole_leave_and_no_more() {
-    let bbr = Config {
-        is_paced: false,
-        congestion: CongestionControl::Bbr,
-        ..Config::default()
-    };
-    let mut driver = Driver::configured(PEER_WITHOUT_SACK, bbr);
-    driver.append(100_000);
-    driver.flush();
-    driver.pass(millis(100));
+    let mut driver = unpaced(CongestionControl::Bbr);
     duplicates(&mut driver, 0, 2);
     driver.connection.congestion.force_window(4000);
     assert_eq!(driver.flush(), []);
