@@ -653,7 +653,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
     /// Turns credit into reads and submits all of them by one system call.
     fn fetch(&mut self, now: Instant) -> Result<bool, WorkerError> {
         let mut enqueued = 0;
-        (self.conductor).set_may_keep(self.slots.may_keep(now));
+        (self.conductor).set_busy(self.slots.is_busy(now));
         while enqueued < READS_MAX {
             if !self.slots.permit(self.in_use()) {
                 if self.conductor.wants_read() {

@@ -197,9 +197,9 @@ impl SlotBudget {
         self.is_held = true;
     }
 
-    /// Whether reads for any path may take more than is to be sent at once, which is then kept.
-    pub(super) fn may_keep(&self, now: Instant) -> bool {
-        self.busy_at.is_none_or(|at| now.since(at) >= PERIOD)
+    /// Whether reads were held back, or the link was full, a moment ago.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.busy_at.is_some_and(|at| now.since(at) < PERIOD)
     }
 
     /// Whether another slot may be on loan. If not, a frame waits until one has come back.
@@ -451,16 +451,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_while_reads_are_held_back_or_the_link_is_full() {
+    fn the_worker_is_busy_while_reads_are_held_back_or_the_link_is_full() {
         for (is_held, is_link_full) in [(true, false), (false, true)] {
             let mut budget = budget(64, 512);
             budget.end_round(START, true, false);
-            assert!(budget.may_keep(START));
+            assert!(!budget.is_busy(START));
             if is_held {
                 budget.hold();
             }
             budget.end_round(START, true, is_link_full);
-            assert!(!budget.may_keep(START + PERIOD - TICK) && budget.may_keep(START + PERIOD));
+            assert!(budget.is_busy(START + PERIOD - TICK) && !budget.is_busy(START + PERIOD));
         }
     }
 

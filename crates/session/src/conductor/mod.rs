@@ -298,9 +298,9 @@ impl Conductor {
         tls.sealed.moved_bytes + client.input.moved_bytes
     }
 
-    /// Whether reads for paths that do not lose may take more than is sent at once from now on, whose slots are then kept.
-    pub const fn set_may_keep(&mut self, may_keep: bool) {
-        self.kept.set_open(may_keep);
+    /// Whether the worker is busy from now on: reads are held back, or the link is full.
+    pub const fn set_busy(&mut self, is_busy: bool) {
+        self.kept.set_busy(is_busy);
     }
 
     /// Slots that were sent from and are kept.

@@ -145,8 +145,7 @@ pub(crate) struct KeptSlots {
     copies: Copies,
     copied_bytes: u64,
     given_up_count: u64,
-    /// Reads for paths that do not lose may take more than is demanded.
-    is_open: bool,
+    is_busy: bool,
     canary: Canary,
 }
 
@@ -179,14 +178,14 @@ impl KeptSlots {
             copies,
             copied_bytes: 0,
             given_up_count: 0,
-            is_open: true,
+            is_busy: false,
             canary,
         }
     }
 
-    /// Whether reads for paths that do not lose may take more than is demanded from now on.
-    pub(crate) const fn set_open(&mut self, is_open: bool) {
-        self.is_open = is_open;
+    /// Whether the worker is busy from now on.
+    pub(crate) const fn set_busy(&mut self, is_busy: bool) {
+        self.is_busy = is_busy;
     }
 
     /// How many slots are kept.
@@ -225,7 +224,7 @@ impl KeptSlots {
         let has_room = of_client.unsent.is_some()
             || self.unsent_count < self.slots_max
             || self.copies.count_max() > 0;
-        (self.is_open || even_busy) && ahead.skipped == 0 && has_room
+        (!self.is_busy || even_busy) && ahead.skipped == 0 && has_room
     }
 
     /// What the key of this client names, if it is still kept.
@@ -324,7 +323,7 @@ impl KeptSlots {
         if is_unsent && !self.replace(arena, owner, &mut of_client.unsent) {
             return release_memory(arena, kept);
         }
-        let is_copied = is_unsent && (!self.is_open || self.slot_count == self.slots_max);
+        let is_copied = is_unsent && (self.is_busy || self.slot_count == self.slots_max);
         if is_copied && let Some(key) = self.copy(now, arena, &kept) {
             of_client.unsent = Some(key);
             return release_memory(arena, kept);

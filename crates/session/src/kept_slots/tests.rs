@@ -144,7 +144,7 @@ fn as_many_are_kept_as_may_be_and_what_was_sent_goes_first() {
             .kept
             .may_read_ahead(&mut clients[1], OWNER, ahead, false)
     );
-    table.kept.set_open(false);
+    table.kept.set_busy(true);
     assert!(
         !table
             .kept
@@ -337,7 +337,7 @@ fn a_client_keeps_so_many_that_were_sent_all_and_no_more() {
 fn a_busy_worker_keeps_copies_and_their_slots_are_free() {
     let mut table = Table::with_copies(2, 2, 16_384);
     let mut clients = [ClientKept::default(); 3];
-    table.kept.set_open(false);
+    table.kept.set_busy(true);
     for (of, from) in clients.iter_mut().zip([0, 100, 200]) {
         // There are places for two copies.
         table.keep(of, (from, from + 1000), true);
@@ -378,7 +378,7 @@ fn a_worker_that_is_not_busy_keeps_copies_once_as_many_slots_are_kept_as_may_be(
 fn a_copy_from_which_a_burst_waits_to_be_sent_is_not_overwritten() {
     let mut table = Table::with_copies(3, 1, 8192);
     let mut clients = [ClientKept::default(); 2];
-    table.kept.set_open(false);
+    table.kept.set_busy(true);
     table.keep(&mut clients[0], (0, 1000), true);
     let (key, _) = table.find(&clients[0], 0).unwrap();
     table.kept.plan(key, StreamOffset(0));

@@ -253,7 +253,7 @@ fn a_busy_worker_copies_what_is_behind_short_bursts_of_a_path_that_loses() {
         config.tcp.rate_max = Some(rate);
         config.kept_copy_bytes = 1 << 20;
         let mut bench = Bench::with(config, 8);
-        bench.conductor.set_may_keep(false);
+        bench.conductor.set_busy(true);
         let mut peer = asked(&mut bench, 1000);
         let go_on = |bench: &mut Bench, peer: &mut Peer, rounds| {
             for _ in 0..rounds {

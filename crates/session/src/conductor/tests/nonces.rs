@@ -158,7 +158,7 @@ impl NonceCheck {
                 record[7] ^= 1;
                 client.peer.send(bench, TcpFlags::ACK, &record);
             }
-            Step::Busy(is_busy) => bench.conductor.set_may_keep(!is_busy),
+            Step::Busy(is_busy) => bench.conductor.set_busy(is_busy),
         }
         self.answer_plans();
         self.bench.turn();
