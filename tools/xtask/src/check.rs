@@ -42,13 +42,17 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     suite.run("the server, released", || {
         Program::Atlas.find(None).map(|_| Outcome::Passed)
     });
-    // Guests and networks are mostly waited for: meanwhile what the guests run is built.
+    // Guests and networks are mostly waited for: meanwhile what the guests and the fleet run is built.
     let ahead = lab::build_ahead();
+    let fleet = fleet_packages().map(|packages| (test::build_ahead(packages.clone()), packages));
     netns::run_with_rights(&mut suite);
     interop::run_with_rights(&mut suite);
     // Its tests make the programs that the fleet consists of.
-    match fleet_packages() {
-        Ok(packages) => test::cargo_test(&mut suite, FLEET_TESTS, &packages),
+    match fleet {
+        Ok((ahead, packages)) => {
+            let _ = ahead.join();
+            test::cargo_test(&mut suite, FLEET_TESTS, &packages);
+        }
         Err(error) => suite.fail(FLEET_TESTS, &format!("{error:#}")),
     }
     fleet::run_short_with_rights(&mut suite);

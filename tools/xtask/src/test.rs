@@ -8,7 +8,7 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
@@ -16,10 +16,10 @@ use clap::Args;
 use crate::cargo::{self, CARGO_LIMIT};
 use crate::skips;
 use crate::{netns, simulate};
-use testbed::process::{Process, for_each_line};
+use testbed::process::{Process, background_cargo, for_each_line};
 use testbed::program::Program;
 use testbed::suite::Suite;
-use testbed::{interrupt, packages};
+use testbed::{interrupt, packages, workspace_root};
 
 /// Options of `test` and `check`.
 #[derive(Args, Clone, Debug)]
@@ -62,11 +62,33 @@ pub(crate) fn cargo_test(suite: &mut Suite, name: &str, packages: &[String]) {
     }
 }
 
-fn run_tests(log: &mut TestLog, packages: &[String]) -> Result<()> {
+/// Builds what [`cargo_test`] runs, in a thread, while other checks wait for the network. What does not build is reported
+/// there.
+#[must_use = "the thread is to be joined"]
+pub(crate) fn build_ahead(packages: Vec<String>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut cargo = background_cargo();
+        cargo
+            .args(arguments_for(&packages))
+            .arg("--no-run")
+            .current_dir(workspace_root())
+            .stdin(Stdio::null());
+        let built = Process::spawn_tree("cargo test", &mut cargo);
+        let _ = built.and_then(|mut process| process.wait(CARGO_LIMIT));
+    })
+}
+
+/// The command of cargo for the tests of `packages`, of all if none is named.
+fn arguments_for(packages: &[String]) -> Vec<&str> {
     let mut arguments = vec!["test", "--no-fail-fast"];
     for package in packages {
         arguments.extend(["--package", package.as_str()]);
     }
+    arguments
+}
+
+fn run_tests(log: &mut TestLog, packages: &[String]) -> Result<()> {
+    let mut arguments = arguments_for(packages);
     // With the output of tests that pass, too: their skips are in it.
     arguments.extend(["--", "--show-output"]);
     let mut command = cargo::command(&arguments);
