@@ -37,7 +37,7 @@ const CONNECTIONS_MOST: u32 = 16_000;
 const CACHED_PERCENT: [u8; 4] = [25, 50, 75, 100];
 
 /// Losses, packets in a million.
-const LOSSES_PPM: [u32; 2] = [1_000, 10_000];
+const LOSSES_PPM: [u32; 3] = [1_000, 10_000, 20_000];
 
 /// Viewers, and how often each asks for an object, in seconds.
 const VIEWERS: [(u32, u32); 3] = [(1_000, 4), (8_000, 16), (100_000, 200)];
@@ -289,11 +289,13 @@ fn all_points() -> Vec<Point> {
     let most = Cell::cold(false, CONNECTIONS_MOST);
     points.push(point(most, &HOLDING, 1));
     for loss_ppm in LOSSES_PPM {
-        let cell = Cell {
-            loss_ppm,
-            ..Cell::cold(false, CONNECTIONS_QUOTED)
-        };
-        points.push(point(cell, &FEW, ROUNDS));
+        for (is_tls, rounds) in [(false, ROUNDS), (true, 1)] {
+            let cell = Cell {
+                loss_ppm,
+                ..Cell::cold(is_tls, CONNECTIONS_QUOTED)
+            };
+            points.push(point(cell, &FEW, rounds));
+        }
     }
     points
 }
