@@ -318,7 +318,6 @@ impl Client {
         };
         let limits = FetchLimits {
             ahead_bytes,
-            is_in_blocks: kept_slots.is_busy() && self.tcp.has_lost(),
             is_prompt: (kept.is_some() || ahead_bytes > 0)
                 && self.tcp.has_lost()
                 && !kept_slots.is_busy(),

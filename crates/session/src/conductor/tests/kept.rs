@@ -304,8 +304,7 @@ fn a_busy_worker_copies_what_is_behind_short_bursts_of_a_path_that_loses() {
         bench.conductor.counters().session_kept_copied_bytes
     };
     assert!(copied(true, 5888 / 256) > 0);
-    // Two blocks, and what is left of the window is less than a packet.
-    assert_eq!(copied(true, 9216 / 256), 0);
+    assert_eq!(copied(true, 10_240 / 256), 0);
     assert_eq!(copied(false, 5888 / 256), 0);
 }
 
