@@ -2,7 +2,6 @@
 
 use clock::Instant;
 use memory::{Arena, FilledSlot, FreeSlot};
-use tcp::pacing::BURST_BYTES_MIN;
 use tcp::{Claim, Credit, Demand, Permission, StreamRange};
 
 use super::Conductor;
@@ -310,17 +309,11 @@ impl Client {
             (Some((_, end)), false) if is_small && limits.is_rest(demand, *end) => {
                 self.ahead_bytes(kept_slots, demand.range.bytes())
             }
-            (Some(_), false) => {
-                self.set_burst_min(kept_slots.is_busy(), true);
-                0
-            }
             _ => 0,
         };
         let limits = FetchLimits {
             ahead_bytes,
-            is_prompt: (kept.is_some() || ahead_bytes > 0)
-                && self.tcp.has_lost()
-                && !kept_slots.is_busy(),
+            is_prompt: (kept.is_some() || ahead_bytes > 0) && self.tcp.has_lost(),
             ..limits
         };
         fetch::plan(demand, &self.stream, limits, kept)
@@ -331,20 +324,13 @@ impl Client {
         let even_busy = self.tcp.has_lost() && burst_bytes < self.busy_burst_bytes();
         let may_be =
             kept_slots.may_read_ahead(&mut self.kept, self.serial, &mut self.ahead, even_busy);
-        self.set_burst_min(kept_slots.is_busy(), may_be);
+        if self.tls.is_some() {
+            // If nothing is kept, a part of a record costs as much as the whole.
+            let unit = if may_be { 0 } else { SEALED_UNIT_BYTES };
+            self.tcp.set_burst_unit(unit);
+        }
         let bytes = self.tcp.paced_bytes(AHEAD_TIME).filter(|_| may_be);
         bytes.unwrap_or(0)
-    }
-
-    /// While the worker is busy, the bursts of a path that loses are as long as those of others, since each is a frame and
-    /// brings an ACK. If nothing is kept, a part of a record costs as much as the whole.
-    fn set_burst_min(&mut self, is_busy: bool, is_kept: bool) {
-        let least = match &self.tls {
-            Some(_) if is_busy || !is_kept => SEALED_UNIT_BYTES,
-            None if is_busy => BURST_BYTES_MIN,
-            _ => 0,
-        };
-        self.tcp.set_burst_min(least);
     }
 
     /// From so long a burst on, a busy worker reads no more than the burst, even if the path loses: it is mostly whole blocks or
