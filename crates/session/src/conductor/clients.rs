@@ -351,7 +351,8 @@ impl Conductor {
         self.telemetry
             .log_departure(now, &mut client, &self.config.sites);
         client.stream.release_all(&mut self.released);
-        self.kept.release_all(arena, client.kept, client.serial);
+        let planned = client.fetches.iter().filter_map(|fetch| fetch.plan.kept);
+        (self.kept).release_all(arena, client.kept, client.serial, planned);
         for fetch in client.fetches {
             if let FetchState::Ready(Some(arrived)) = fetch.state {
                 arena.release(arrived.slot.into_free());

@@ -538,10 +538,20 @@ impl KeptSlots {
         }
     }
 
-    /// The same of all of a client.
-    pub(crate) fn release_all(&mut self, arena: &mut Arena, of_client: ClientKept, owner: u32) {
+    /// The same of all of a client, whose bursts were planned from `planned`: one of these may be kept still that was sent
+    /// before another one that was given up, and no other one leads to it.
+    pub(crate) fn release_all(
+        &mut self,
+        arena: &mut Arena,
+        of_client: ClientKept,
+        owner: u32,
+        planned: impl Iterator<Item = KeptKey>,
+    ) {
         let mut of_client = of_client;
         self.release_behind(arena, &mut of_client, owner, StreamOffset::ZERO);
+        for key in planned {
+            self.release(arena, key);
+        }
     }
 
     /// The same of what of a client holds something behind `start`.

@@ -89,6 +89,12 @@ impl Table {
         assert!(bytes.iter().copied().eq((from..to).map(content)));
     }
 
+    /// The client goes, which had bursts planned from these.
+    fn go(&mut self, of: ClientKept, planned: &[KeptKey]) {
+        let planned = planned.iter().copied();
+        (self.kept).release_all(&mut self.arena, of, OWNER, planned);
+    }
+
     fn finds(&self, of: &ClientKept, offset: u64) -> bool {
         self.find(of, offset).is_some()
     }
@@ -136,9 +142,7 @@ fn as_many_are_kept_as_may_be_and_what_was_sent_goes_first() {
         let (kept, of) = (&table.kept, &mut clients[client]);
         assert_eq!(kept.may_read_ahead(of, OWNER, ahead, false), may_read);
     }
-    clients
-        .iter()
-        .for_each(|of| table.kept.release_all(&mut table.arena, *of, OWNER));
+    clients.iter().for_each(|of| table.go(*of, &[]));
     assert!(
         table
             .kept
@@ -206,13 +210,34 @@ fn a_slot_from_which_a_burst_waits_to_be_sent_keeps_no_other_from_being_given_up
 }
 
 #[test]
+fn a_client_that_goes_leaves_no_slot_though_those_that_lead_to_it_were_given_up() {
+    for is_planned in [false, true] {
+        let mut table = Table::new(3, 3);
+        let mut of = ClientKept::default();
+        for from in [0, 10, 20] {
+            table.keep(&mut of, (from, from + 10), false);
+        }
+        let (key, _) = table.find(&of, 0).unwrap();
+        if is_planned {
+            table.kept.plan(key, StreamOffset(0));
+        }
+        // The oldest one is given up, or the one after it.
+        table.kept.make_room(&mut table.arena);
+        assert_eq!(table.finds(&of, 10), !is_planned);
+        assert_eq!(table.kept.get(key).is_some(), is_planned);
+        table.go(of, [key].get(..usize::from(is_planned)).unwrap());
+        assert_eq!((table.kept.count(), table.arena.free_count()), (0, 3));
+    }
+}
+
+#[test]
 fn a_place_that_is_used_again_is_another_slot() {
     let mut table = Table::new(2, 1);
     let (mut first, mut second) = (ClientKept::default(), ClientKept::default());
     table.keep(&mut first, (0, 10), true);
     table.keep(&mut second, (0, 10), true);
     assert!(!table.finds(&first, 0) && table.finds(&second, 0));
-    table.kept.release_all(&mut table.arena, first, OWNER);
+    table.go(first, &[]);
     assert!(table.finds(&second, 0), "it is not the first one's");
 }
 
@@ -255,7 +280,7 @@ fn reads_take_no_more_than_is_demanded_for_a_while_after_a_slot_was_given_up() {
     for skipped in [1, 3, 7, 15, 31, 63, 63] {
         table.keep(&mut of, (0, 10), true);
         table.keep(&mut other, (0, 10), true);
-        table.kept.release_all(&mut table.arena, other, OWNER);
+        table.go(other, &[]);
         for _ in 0..skipped {
             assert!(!table.kept.may_read_ahead(&mut of, OWNER, &mut ahead, false));
             ahead.on_read();
@@ -294,7 +319,7 @@ fn a_key_whose_generation_comes_again_does_not_name_what_is_kept_for_another_cli
     assert_eq!(stale.unsent, other.unsent, "the generation has come again");
     assert!(!table.finds(&stale, 0));
     assert_eq!(table.kept.unsent_end(&stale, OWNER), None);
-    table.kept.release_all(&mut table.arena, stale, OWNER);
+    table.go(stale, &[]);
     let found = (table.kept).find(&other, OWNER + 1, StreamOffset(0), false);
     assert!(found.is_some(), "it is the other's still");
 }
@@ -314,7 +339,7 @@ fn a_small_slot_that_was_sent_does_not_take_the_place_of_a_larger_one() {
     (table.kept).release_behind(&mut table.arena, &mut of, OWNER, StreamOffset(20));
     assert!(!table.finds(&of, 30));
     table.assert_holds(&of, (10, 20));
-    table.kept.release_all(&mut table.arena, of, OWNER);
+    table.go(of, &[]);
     assert_eq!((table.kept.count(), table.arena.free_count()), (0, 4));
 }
 
