@@ -318,6 +318,7 @@ impl Client {
             frame_bytes,
             window_bytes: self.tcp.congestion_window(),
             content_bytes_max: self.stream.content_bytes_max(),
+            has_lost: self.tcp.has_lost(),
         }
     }
 

@@ -20,6 +20,7 @@ const LAYOUT: Layout = Layout {
     frame_bytes: LIMITS.frame_bytes,
     window_bytes: 1 << 20,
     content_bytes_max: 16_384,
+    has_lost: false,
 };
 const HEAD: u64 = 300;
 
@@ -271,6 +272,10 @@ proptest! {
 
 /// A sealed stream: a head of its own record, then `length` bytes of an object in large records.
 fn sealed_stream(length: u64) -> StreamMap {
+    sealed_stream_as(length, LAYOUT)
+}
+
+fn sealed_stream_as(length: u64, layout: Layout) -> StreamMap {
     let mut map = sealed_map();
     let object = ObjectPlace {
         read_bytes_max: 65_536,
@@ -279,7 +284,7 @@ fn sealed_stream(length: u64) -> StreamMap {
     let text = Part::Text(u32::try_from(HEAD).unwrap());
     let parts = [text, Part::Object { start: 0, length }];
     let head = vec![b'h'; usize::try_from(HEAD).unwrap()];
-    map.push_reply(&head, &parts, Some(object), LAYOUT);
+    map.push_reply(&head, &parts, Some(object), layout);
     map
 }
 
@@ -301,6 +306,26 @@ fn four_records_are_fifteen_blocks_and_fill_a_frame() {
         reads += 1;
     }
     assert_eq!(reads, 5);
+}
+
+#[test]
+fn records_after_a_loss_share_no_block_however_few_a_fetch_takes() {
+    let read_bytes = |has_lost, credit| {
+        let layout = Layout { has_lost, ..LAYOUT };
+        let stream = sealed_stream_as(245_760, layout);
+        let end = stream.end().0;
+        let (mut at, mut bytes) = (0, 0);
+        while at < end {
+            let fetch = planned(&stream, &demand(at, end.min(at + credit)));
+            bytes += fetch.read.map_or(0, |read| read.length_bytes);
+            at = fetch.range.end.0;
+        }
+        bytes
+    };
+    for credit in [16_000, 26_000, 65_463] {
+        assert_eq!(read_bytes(true, credit), 245_760, "{credit}");
+    }
+    assert!(read_bytes(false, 16_000) > 245_760 * 11 / 10);
 }
 
 #[test]
@@ -370,11 +395,12 @@ proptest! {
         window_bytes in 3_000_u64..1_000_000,
         read_bytes_max in prop::sample::select(vec![4096_u32, 8192, 16_384, 65_536]),
         credits in prop::collection::vec(1_u64..200_000, 1..8),
+        has_lost in any::<bool>(),
     ) {
         let mut stream = sealed_map();
         let object = ObjectPlace { read_bytes_max, ..place(0) };
         let parts = [Part::Text(3), Part::Object { start, length }];
-        let layout = Layout { window_bytes, ..LAYOUT };
+        let layout = Layout { window_bytes, has_lost, ..LAYOUT };
         stream.push_reply(b"abc", &parts, Some(object), layout);
         let (mut at, end) = (0, stream.end().0);
         for credit in credits.iter().cycle() {

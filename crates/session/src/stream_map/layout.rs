@@ -2,7 +2,7 @@
 
 use http::Part;
 
-use super::{CONTENT_BYTES, ObjectPlace, SMALL_CONTENT_BYTES, StreamMap};
+use super::{CONTENT_BYTES, LOSSY_CONTENT_BYTES, ObjectPlace, SMALL_CONTENT_BYTES, StreamMap};
 
 /// A congestion window below this is small (see [`SMALL_CONTENT_BYTES`]): two full frames.
 const SMALL_WINDOW_BYTES: u64 = 131_072;
@@ -25,6 +25,8 @@ pub(crate) struct Layout {
     pub(crate) window_bytes: u64,
     /// Most content bytes of a record that the client takes.
     pub(crate) content_bytes_max: u32,
+    /// The path loses then ([`tcp::Connection::has_lost`]).
+    pub(crate) has_lost: bool,
 }
 
 impl Layout {
@@ -45,11 +47,14 @@ impl Layout {
 
     /// The same for a client that takes records of any length.
     fn usual_content_bytes(self, object: &ObjectPlace) -> u32 {
-        let content = u64::from(CONTENT_BYTES);
-        let fits_frame = self.frame_bytes >= content + OVERHEAD_BYTES_MAX;
-        let read_bytes_max = u64::from(object.read_bytes_max);
-        if fits_frame && read_bytes_max >= content + u64::from(object.block_bytes) {
+        let content = if self.has_lost {
+            LOSSY_CONTENT_BYTES
+        } else {
             CONTENT_BYTES
+        };
+        let fits_frame = self.frame_bytes >= u64::from(content) + OVERHEAD_BYTES_MAX;
+        if fits_frame && object.read_bytes_max >= content.saturating_add(object.block_bytes) {
+            content
         } else {
             SMALL_CONTENT_BYTES.min(object.read_bytes_max)
         }
@@ -143,6 +148,7 @@ mod tests {
         frame_bytes: 65_463,
         window_bytes: SMALL_WINDOW_BYTES,
         content_bytes_max: 16_384,
+        has_lost: false,
     };
 
     /// Start, content length and record size of each run of the object.
@@ -210,6 +216,29 @@ mod tests {
     }
 
     #[test]
+    fn after_a_loss_records_are_three_blocks() {
+        let lossy = Layout {
+            has_lost: true,
+            ..OPEN
+        };
+        assert_eq!(laid_out(place(1), 0, 300_000, lossy), [(0, 12_288)]);
+        let object = |read_bytes_max| ObjectPlace {
+            read_bytes_max,
+            ..place(1)
+        };
+        let content_of = |read_bytes_max, frame_bytes| {
+            let layout = Layout {
+                frame_bytes,
+                ..lossy
+            };
+            laid_out(object(read_bytes_max), 0, 99_999, layout)[0].1
+        };
+        assert_eq!(content_of(16_384, 12_320), 12_288);
+        assert_eq!(content_of(16_383, 12_320), 4096);
+        assert_eq!(content_of(16_384, 12_319), 4096);
+    }
+
+    #[test]
     fn no_record_is_longer_than_the_client_takes() {
         let limited = |content_bytes_max| Layout {
             content_bytes_max,
@@ -258,10 +287,11 @@ mod tests {
             },
         ];
         for content_bytes_max in [63, 512, 4096, 16_384] {
-            for window_bytes in [0, SMALL_WINDOW_BYTES] {
+            for (window_bytes, has_lost) in [(0, true), (0, false), (SMALL_WINDOW_BYTES, false)] {
                 let layout = Layout {
                     window_bytes,
                     content_bytes_max,
+                    has_lost,
                     ..OPEN
                 };
                 let mut map = sealed_map();

@@ -382,6 +382,7 @@ fn push_reply(map: &mut StreamMap, head: &[u8], length: u64, handle: u32) -> u64
         frame_bytes: 65_463,
         window_bytes: u64::MAX,
         content_bytes_max: map.content_bytes_max(),
+        has_lost: false,
     };
     map.push_reply(head, &parts, Some(place(handle)), layout)
 }
