@@ -38,10 +38,11 @@ pub const BURST_BYTES_MAX: u32 = 60 << 10;
 /// Before a loss a burst is at most one part in this many of the congestion window, unless that is less
 /// than [`BURST_BYTES_MIN`].
 const WINDOW_SHARE: u64 = 3;
-/// The same after a loss at a rate that was measured, unless that is less than [`LOSSY_BURST_SEGMENTS_MIN`] or a unit. Of
-/// a window that grows until something is lost a burst takes [`QUANTUM_TIME`] then, as in Linux: a buffer that is small,
-/// or that several flows share, drops what comes in bursts. With an eighth of the window, or 2 ms, CUBIC had 17 instead of
-/// 22 % of the rate at 10 ms with a buffer of a tenth of the BDP (tools/sim/snapshots/loss_matrix.txt).
+/// The same after a loss at a rate that was measured, unless that is less than [`LOSSY_BURST_SEGMENTS_MIN`] or than
+/// [`Pacer::set_burst_min`] says. Of a window that grows until something is lost a burst takes [`QUANTUM_TIME`] then, as in
+/// Linux: a buffer that is small, or that several flows share, drops what comes in bursts. With an eighth of the window, or
+/// 2 ms, CUBIC had 17 instead of 22 % of the rate at 10 ms with a buffer of a tenth of the BDP
+/// (tools/sim/snapshots/loss_matrix.txt).
 const LOSSY_WINDOW_SHARE: u64 = 8;
 /// Least burst after a loss, segments, as in Linux.
 const LOSSY_BURST_SEGMENTS_MIN: u64 = 2;
@@ -131,8 +132,8 @@ pub struct Pacer {
     burst_bytes: u32,
     /// Bytes acknowledged since then.
     acknowledged_bytes: u32,
-    /// A part of it costs as much as the whole: a TLS record that is sealed in one piece; or 0.
-    unit_bytes: u32,
+    /// Least burst, bytes: smaller ones cost as much or more. 0: there is none.
+    burst_min: u32,
     /// The rate is what the path was measured to carry, and not what the window makes it.
     is_rate_measured: bool,
     /// Nothing but the schedule has held back what is claimed next.
@@ -147,7 +148,7 @@ impl Pacer {
             done_at: Instant::ZERO,
             burst_bytes: BURST_BYTES_MAX,
             acknowledged_bytes: 0,
-            unit_bytes: 0,
+            burst_min: 0,
             is_rate_measured: false,
             is_awaited: false,
         }
@@ -162,8 +163,8 @@ impl Pacer {
     }
 
     /// From now on no burst is smaller than `bytes`.
-    pub const fn set_unit(&mut self, bytes: u32) {
-        self.unit_bytes = bytes;
+    pub const fn set_burst_min(&mut self, bytes: u32) {
+        self.burst_min = bytes;
     }
 
     /// Most bytes to claim at once, in whole segments.
@@ -180,7 +181,7 @@ impl Pacer {
         let (Some(least), Some(unused)) = (least, unused) else {
             return u64::MAX;
         };
-        let (part, burst_min) = if self.has_lost() {
+        let (part, least_burst) = if self.has_lost() {
             let share = if self.is_rate_measured {
                 window_bytes / LOSSY_WINDOW_SHARE
             } else {
@@ -193,8 +194,8 @@ impl Pacer {
         let burst = unused
             .max(part)
             .min(self.burst_bytes.into())
-            .max(burst_min)
-            .max(self.unit_bytes.into());
+            .max(least_burst)
+            .max(self.burst_min.into());
         least.max(burst).next_multiple_of(segment_bytes.max(1))
     }
 
@@ -459,14 +460,14 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_never_less_than_a_unit() {
+    fn a_burst_is_never_less_than_is_said() {
         let mut pacer = on_time();
-        pacer.set_unit(16_401);
+        pacer.set_burst_min(16_401);
         let quantum = |pacer: &Pacer| pacer.quantum_bytes(START, RATE, 0, 1000);
         assert_eq!(quantum(&pacer), 17_000);
         pacer.on_loss();
         assert_eq!(quantum(&pacer), 17_000);
-        pacer.set_unit(3999);
+        pacer.set_burst_min(3999);
         assert_eq!(quantum(&pacer), 4000);
     }
 

@@ -226,7 +226,7 @@ const COMPLAINTS: [(Canary, &str, &str); 18] = [
     (Canary::SendTimeout, "abusive", "is still open"),
     (Canary::Loan, "lending", "wrong byte"),
     (Canary::KeptTooLong, "swarm", "a slot was kept for"),
-    (Canary::SentAfterGivenUp, "plain", "wrong byte"),
+    (Canary::SentAfterGivenUp, "swarm", "cannot decrypt"),
     (Canary::Table, "famine", "the table was not full"),
     (Canary::Strays, "workers", "silence"),
     (Canary::Strays, "take-over", "silence"),

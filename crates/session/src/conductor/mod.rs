@@ -327,6 +327,7 @@ impl Conductor {
             slot_bytes: u64::from(arena.slot_bytes()),
             ahead_bytes: 0,
             is_prompt: false,
+            is_in_blocks: false,
             packet_bytes: 0,
         }
     }

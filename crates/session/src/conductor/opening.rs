@@ -227,7 +227,7 @@ impl Conductor {
         let mut client = Client::new(now, serial, connection, entry.route, limits);
         if Some(segment.destination_port) == self.config.https_port {
             client.tls = Some(Box::new(Tls::new()));
-            client.tcp.set_burst_unit(SEALED_UNIT_BYTES);
+            client.tcp.set_burst_min(SEALED_UNIT_BYTES);
         }
         if self.config.sites.awaits_preface(tuple.peer.ip()) {
             client.await_preface();

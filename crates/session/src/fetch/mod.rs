@@ -8,7 +8,7 @@
 //!   starts aligned and no block is read twice: 15 blocks of 4 KiB in a 64 KiB frame. A small window
 //!   is used to the byte instead, because a block read twice costs less than idle credit. A burst of
 //!   pacing may be shortened to any number of blocks but one: no credit is idle then, since the next burst
-//!   comes sooner.
+//!   comes sooner. So may any fetch of a path that loses while the worker is busy.
 //! * What its client can use soon is read too ([`FetchLimits::ahead_bytes`]), if its slot can be kept for the next
 //!   fetches ([`crate::kept_slots`]). The read then ends on a block boundary, and the fetch where the credit does.
 //! * The last bytes of a kept slot, if they are fewer than a packet has, leave in a packet with the first ones of the next
@@ -19,7 +19,7 @@
 //! * New data waits while bytes are outstanding and the credit is below a third of the window, below
 //!   one full fetch and below the pacing quantum. ACKs that arrive together then cause one read
 //!   instead of many, and more than two thirds of the window are still outstanding meanwhile. Where the path loses and the
-//!   slot is kept nothing waits: a segment that does is a tenth of such a window.
+//!   slot is kept nothing waits, unless the worker is busy: a segment that does is a tenth of such a window.
 
 use core::ops::Range;
 
@@ -57,6 +57,9 @@ pub(crate) struct FetchLimits {
     /// New data never waits for more credit, and a burst is not cut at a block: a fetch costs no read of its own, and the
     /// path loses, so its window is small.
     pub(crate) is_prompt: bool,
+    /// What the windows limit ends on a block boundary as a burst does: the worker is busy, so credit that waits costs less
+    /// than a block read twice.
+    pub(crate) is_in_blocks: bool,
     /// Payload bytes of a packet. 0: a kept slot is sent to its end, because no slot is free for a read that would go on.
     pub(crate) packet_bytes: u64,
 }
@@ -325,9 +328,10 @@ fn shape_read(
         None => {
             let offset = start + range.start.since(span.start);
             let sizes = (block, read_bytes_max);
+            let is_burst = limits.is_in_blocks || demand.range.bytes() >= demand.quantum_bytes;
             let bytes = match ahead_to {
                 Some(to) => plain_bytes_ahead(span, range.start, to, offset, sizes),
-                None => plain_bytes(demand, span, range, offset, sizes),
+                None => plain_bytes(is_burst, span, range, offset, sizes),
             };
             (offset, bytes, None)
         }
@@ -355,9 +359,10 @@ fn shape_read(
     Some((shape, read_end.min(range.end)))
 }
 
-/// How much of `range`, which starts at `offset` of its object, one read serves.
+/// How much of `range`, which starts at `offset` of its object, one read serves. `is_burst`: what does not end on a block
+/// boundary may be claimed later.
 fn plain_bytes(
-    demand: &Demand,
+    is_burst: bool,
     span: &Span,
     range: StreamRange,
     offset: u64,
@@ -369,9 +374,8 @@ fn plain_bytes(
     let Some(left) = bytes.checked_sub(beyond_block) else {
         return bytes;
     };
-    let is_paced = demand.range.bytes() >= demand.quantum_bytes;
     let is_worthwhile =
-        beyond_block <= bytes / ALIGNMENT_SHARE || is_paced && left >= PACED_BLOCKS_MIN * block;
+        beyond_block <= bytes / ALIGNMENT_SHARE || is_burst && left >= PACED_BLOCKS_MIN * block;
     // If the run ends here, there is no next read to align.
     let has_next = range.start + bytes < span.end();
     if has_next && is_worthwhile {

@@ -14,6 +14,7 @@ const LIMITS: FetchLimits = FetchLimits {
     slot_bytes: 65_536,
     ahead_bytes: 0,
     is_prompt: false,
+    is_in_blocks: false,
     packet_bytes: 0,
 };
 const LAYOUT: Layout = Layout {
@@ -125,6 +126,22 @@ fn a_burst_of_pacing_ends_aligned_if_that_leaves_two_blocks() {
     // From 96 bytes before the end of a block: two blocks and more would be left, and less than two.
     assert_eq!(planned(4000, 96 + 8192 + 2000, 96 + 8192 + 2000), 96 + 8192);
     assert_eq!(planned(4000, 8191, 8191), 8191);
+}
+
+#[test]
+fn what_credit_limits_ends_aligned_while_a_busy_worker_sends_to_a_path_that_loses() {
+    let stream = stream(0, 200_000, 4096);
+    let planned = |bytes, is_in_blocks| {
+        let limits = FetchLimits {
+            is_in_blocks,
+            ..LIMITS
+        };
+        let fetch = plan(&demand(HEAD, HEAD + bytes), &stream, limits, None).unwrap();
+        fetch.range.bytes()
+    };
+    assert_eq!(planned(11_584, true), 8192);
+    assert_eq!(planned(11_584, false), 11_584);
+    assert_eq!(planned(8191, true), 8191, "one block would be left");
 }
 
 #[test]

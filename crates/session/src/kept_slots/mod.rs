@@ -188,6 +188,11 @@ impl KeptSlots {
         self.is_busy = is_busy;
     }
 
+    /// Whether it is.
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
     /// How many slots are kept.
     pub(crate) const fn count(&self) -> usize {
         self.slot_count

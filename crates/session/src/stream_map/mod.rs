@@ -24,8 +24,10 @@ use crate::request_log::UnsentBytes;
 use crate::{DeviceIndex, ObjectHandle};
 pub(crate) use layout::Layout;
 use records::TextSeal;
-use records::{CONTENT_BYTES, LOSSY_CONTENT_BYTES, SMALL_CONTENT_BYTES};
-pub(crate) use records::{ContentChanged, RECORDS_PER_FETCH_MAX, RecordRun, Records, Sealing};
+use records::{CONTENT_BYTES, SMALL_CONTENT_BYTES};
+pub(crate) use records::{
+    ContentChanged, LOSSY_CONTENT_BYTES, RECORDS_PER_FETCH_MAX, RecordRun, Records, Sealing,
+};
 
 /// Most replies queued on one connection; the next pipelined request is parsed once one of them is
 /// acknowledged.

@@ -392,10 +392,10 @@ impl Connection {
         }
     }
 
-    /// The session sends in units of `bytes`, of which a part costs as much as the whole: no burst is
-    /// smaller ([`crate::pacing`]).
-    pub const fn set_burst_unit(&mut self, bytes: u32) {
-        self.pacer.set_unit(bytes);
+    /// From now on pacing permits bursts of `bytes` at least, because smaller ones would cost the session as much or more
+    /// ([`crate::pacing`]). The windows bound them as ever.
+    pub const fn set_burst_min(&mut self, bytes: u32) {
+        self.pacer.set_burst_min(bytes);
     }
 
     /// Sends at most this many bytes a second from now on, in place of [`Config::rate_max`]. A connection that is

@@ -245,51 +245,82 @@ fn records_are_sealed_once_however_many_bursts_they_leave_in() {
     }
 }
 
+/// Lengths of the frames that a path at 4 KB in a millisecond gets after a loss, if there is one. The peer has room for
+/// `window` units of 256 bytes.
+fn frames_after(bench: &mut Bench, has_lost: bool, window: u16) -> Vec<usize> {
+    let mut peer = Peer::connect(bench, 1000);
+    peer.window = window;
+    peer.get(bench, "/object");
+    let mut lengths = Vec::new();
+    let mut go_on = |bench: &mut Bench, peer: &mut Peer, rounds| {
+        lengths.clear();
+        for _ in 0..rounds {
+            bench.complete_reads();
+            lengths.extend(bench.sent.iter().map(|(_, text)| text.len()));
+            peer.take(bench);
+            peer.send(bench, TcpFlags::ACK, b"");
+            bench.turn();
+            // As pacing's timers are due, or what was missed would leave in several bursts.
+            for _ in 0..20 {
+                bench.pass(Duration::from_millis(1));
+                bench.complete_reads();
+            }
+        }
+    };
+    go_on(bench, &mut peer, 3);
+    if has_lost {
+        bench.complete_reads();
+        let segments = bench.take_segments(1000);
+        let (last, text) = segments.last().unwrap();
+        let end = last
+            .sequence
+            .wrapping_add(u32::try_from(text.len()).unwrap());
+        // The first segment comes when it is sent again only.
+        let hole_end = peer.expected.wrapping_add(1460);
+        peer.acknowledge_with_sack(bench, hole_end, end);
+        bench.pass(Duration::from_millis(20));
+        bench.complete_reads();
+        bench.take_segments(1000);
+        peer.expected = end;
+    }
+    go_on(bench, &mut peer, 6);
+    lengths
+}
+
+fn lossy_bench(is_busy: bool) -> Bench {
+    let mut config = paced(4);
+    config.tcp.rate_max = Some(4_000_000);
+    config.kept_copy_bytes = 1 << 20;
+    let mut bench = Bench::with(config, 8);
+    bench.conductor.set_busy(is_busy);
+    bench
+}
+
 #[test]
 fn a_busy_worker_copies_what_is_behind_short_bursts_of_a_path_that_loses() {
-    // Bursts are a millisecond of the rate.
-    let copied_at = |rate, has_lost: bool| {
-        let mut config = paced(4);
-        config.tcp.rate_max = Some(rate);
-        config.kept_copy_bytes = 1 << 20;
-        let mut bench = Bench::with(config, 8);
-        bench.conductor.set_busy(true);
-        let mut peer = asked(&mut bench, 1000);
-        let go_on = |bench: &mut Bench, peer: &mut Peer, rounds| {
-            for _ in 0..rounds {
-                bench.complete_reads();
-                peer.take(bench);
-                peer.send(bench, TcpFlags::ACK, b"");
-                bench.turn();
-                // As pacing's timers are due, or what was missed would leave in several bursts.
-                for _ in 0..20 {
-                    bench.pass(Duration::from_millis(1));
-                    bench.complete_reads();
-                }
-            }
-        };
-        go_on(&mut bench, &mut peer, 3);
-        if has_lost {
-            bench.complete_reads();
-            let segments = bench.take_segments(1000);
-            let (last, text) = segments.last().unwrap();
-            let end = last
-                .sequence
-                .wrapping_add(u32::try_from(text.len()).unwrap());
-            // The first segment comes when it is sent again only.
-            let hole_end = peer.expected.wrapping_add(1460);
-            peer.acknowledge_with_sack(&mut bench, hole_end, end);
-            bench.pass(Duration::from_millis(20));
-            bench.complete_reads();
-            bench.take_segments(1000);
-            peer.expected = end;
-        }
-        go_on(&mut bench, &mut peer, 6);
+    let copied = |has_lost, window| {
+        let mut bench = lossy_bench(true);
+        frames_after(&mut bench, has_lost, window);
         bench.conductor.counters().session_kept_copied_bytes
     };
-    assert!(copied_at(4_000_000, true) > 0);
-    assert_eq!(copied_at(12_000_000, true), 0);
-    assert_eq!(copied_at(4_000_000, false), 0);
+    assert!(copied(true, 5888 / 256) > 0);
+    // Two blocks, and what is left of the window is less than a packet.
+    assert_eq!(copied(true, 9216 / 256), 0);
+    assert_eq!(copied(false, 5888 / 256), 0);
+}
+
+#[test]
+fn after_a_loss_bursts_are_short_unless_the_worker_is_busy() {
+    let longest = |is_busy, has_lost| {
+        let mut bench = lossy_bench(is_busy);
+        let lengths = frames_after(&mut bench, has_lost, u16::MAX);
+        lengths.into_iter().max().unwrap()
+    };
+    assert_eq!(longest(false, true), 3 * 1460);
+    assert_eq!(longest(true, true), 24 << 10);
+    for is_busy in [false, true] {
+        assert_eq!(longest(is_busy, false), 60 << 10);
+    }
 }
 
 /// Lengths of the packets that a paced client gets of the object, in the order of the stream.
