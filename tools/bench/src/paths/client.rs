@@ -29,22 +29,20 @@ pub(crate) struct Download {
     pub(crate) seconds: f64,
 }
 
-/// Gets `path` for so many seconds from the reply's first byte on; over TLS, if it is said whom to
-/// trust. To be called in the client's namespace.
-pub(crate) fn download(
-    server: SocketAddr,
-    trust: Option<&Trust>,
-    path: &str,
-    seconds: u64,
-) -> Result<Download> {
+/// Opens a connection; over TLS, if it is said whom to trust. To be called in the client's namespace.
+pub(crate) fn connect(server: SocketAddr, trust: Option<&Trust>) -> Result<Stream> {
     let socket = TcpStream::connect_timeout(&server, LIMIT)
         .with_context(|| format!("connecting to {server}"))?;
-    let port = socket.local_addr()?.port();
     socket.set_read_timeout(Some(LIMIT))?;
-    let mut stream = match trust {
-        Some(trust) => Stream::tls(socket, server, trust)?,
-        None => Stream::Plain(socket),
-    };
+    match trust {
+        Some(trust) => Stream::tls(socket, server, trust),
+        None => Ok(Stream::Plain(socket)),
+    }
+}
+
+/// Gets `path` for so many seconds from the reply's first byte on.
+pub(crate) fn download(mut stream: Stream, path: &str, seconds: u64) -> Result<Download> {
+    let port = stream.socket().local_addr()?.port();
     let request = format!("GET /{path} HTTP/1.1\r\nHost: atlas\r\n\r\n");
     stream.write_all(request.as_bytes()).context("asking")?;
     let mut buffer = vec![0; 1 << 18];

@@ -10,13 +10,13 @@ use std::process::Command;
 use anyhow::{Context as _, Result, anyhow};
 use bottleneck::Path;
 
-use super::client::{Download, download};
+use super::client::{Download, connect, download};
 use super::linux_sender::LinuxSender;
 use super::plan::{Cell, Sender, Stack, Task};
 use super::results::{Flow, Measured};
 use crate::stored::float;
 use testbed::certificate::{Authority, IdentityFiles, KeyKind};
-use testbed::client::Trust;
+use testbed::client::{Stream, Trust};
 use testbed::namespace::{Namespace, VethPair};
 use testbed::server::Server;
 use testbed::{process, scratch_directory};
@@ -148,19 +148,19 @@ impl Runner {
     }
 }
 
-/// A client for each server, all at once; over TLS where it is said whom to trust.
+/// A client for each server, over TLS where it is said whom to trust. All ask at once, when each has shaken hands.
 fn download_all(
     namespace: &Namespace,
     servers: &[(SocketAddr, Option<&Trust>)],
     seconds: u64,
 ) -> Result<Vec<Download>> {
+    let open = |(server, trust): &(SocketAddr, Option<&Trust>)| {
+        namespace.enter(|| connect(*server, *trust))
+    };
+    let streams: Vec<Stream> = servers.iter().map(open).collect::<Result<_>>()?;
     std::thread::scope(|scope| {
-        let start = |(server, trust): &(SocketAddr, Option<&Trust>)| {
-            let (server, trust) = (*server, trust.cloned());
-            let get = move || download(server, trust.as_ref(), OBJECT, seconds);
-            scope.spawn(move || namespace.enter(get))
-        };
-        let threads: Vec<_> = servers.iter().map(start).collect();
+        let start = |stream| scope.spawn(move || download(stream, OBJECT, seconds));
+        let threads: Vec<_> = streams.into_iter().map(start).collect();
         let joined = threads.into_iter().map(|thread| {
             thread
                 .join()
