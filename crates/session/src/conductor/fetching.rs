@@ -12,15 +12,15 @@ use crate::device_reads::DeviceIndex;
 use crate::fetch::{self, Arrived, Fetch, FetchLimits, FetchPlan, FetchState, ReadShape};
 use crate::kept_slots::{AHEAD_TIME, KeptSlots};
 use crate::read_budget::ReadCost;
-use crate::stream_map::LOSSY_CONTENT_BYTES;
+use crate::stream_map::{LOSSY_CONTENT_BYTES, OVERHEAD_BYTES_MAX};
 use crate::{ReadError, ReadLimits, ReadPlan, TraceEvent, Warning};
 
 /// A read of a lost packet takes a block at least, of most file systems and disks.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Least burst of a path that loses while the worker is busy: six blocks, or two records with what is added to them. One of
+/// Least burst of a path that loses while the worker is busy: six blocks, or two records with their headers and tags. One of
 /// 36 KiB would cost a seventh less with 0.1 % of loss, and no less with more, but small buffers on the way hold less.
-const BUSY_BURST_BYTES: u32 = 2 * (LOSSY_CONTENT_BYTES + 32);
+const BUSY_BURST_BYTES: u32 = 2 * (LOSSY_CONTENT_BYTES + OVERHEAD_BYTES_MAX);
 
 /// Bits of a client's index in a read's token.
 pub(super) const CLIENT_BITS: u32 = 24;

@@ -14,7 +14,7 @@ const SMALL_RECORDS_BYTES: u64 = 15 * SMALL_CONTENT_BYTES as u64;
 /// every frame.
 const ALIGNED_LENGTH_MIN: u64 = 1 << 20;
 /// More than the bytes that any record adds to its content.
-const OVERHEAD_BYTES_MAX: u64 = 32;
+pub(crate) const OVERHEAD_BYTES_MAX: u32 = 32;
 
 /// The parameters of cutting an object into records.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl Layout {
         } else {
             CONTENT_BYTES
         };
-        let fits_frame = self.frame_bytes >= u64::from(content) + OVERHEAD_BYTES_MAX;
+        let fits_frame = self.frame_bytes >= u64::from(content + OVERHEAD_BYTES_MAX);
         if fits_frame && object.read_bytes_max >= content.saturating_add(object.block_bytes) {
             content
         } else {

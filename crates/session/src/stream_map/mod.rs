@@ -22,7 +22,7 @@ use tcp::{StreamOffset, StreamRange};
 
 use crate::request_log::UnsentBytes;
 use crate::{DeviceIndex, ObjectHandle};
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Layout, OVERHEAD_BYTES_MAX};
 use records::TextSeal;
 use records::{CONTENT_BYTES, SMALL_CONTENT_BYTES};
 pub(crate) use records::{

@@ -148,7 +148,7 @@ impl Runner {
     }
 }
 
-/// A client for each server, over TLS where it is said whom to trust. All ask at once, when each has shaken hands.
+/// A client for each server, over TLS where it is said whom to trust. All send their requests at once, when all handshakes are complete.
 fn download_all(
     namespace: &Namespace,
     servers: &[(SocketAddr, Option<&Trust>)],
