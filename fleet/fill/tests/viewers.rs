@@ -8,11 +8,12 @@ use std::fmt::Write as _;
 
 use common::{Edge, Origin, content};
 
+/// These were missed; `next` would be the number of the next one.
 fn misses(next: u64, paths: &[&str]) -> String {
     let mut text = format!("{{\"instance\":\"one\",\"next\":{next}}}\n");
-    for (index, path) in paths.iter().enumerate() {
+    for (sequence, path) in (next - paths.len() as u64..).zip(paths) {
         let line = format!(
-            "{{\"sequence\":{index},\"site\":\"a.example\",\"path\":\"{path}\",\"requests\":3,\"last\":1}}"
+            "{{\"sequence\":{sequence},\"site\":\"a.example\",\"path\":\"{path}\",\"requests\":3,\"last\":1}}"
         );
         let _ = writeln!(text, "{line}");
     }
@@ -93,6 +94,8 @@ fn what_viewers_ask_for_stays_and_the_rest_leaves() {
     for index in 0..30 {
         origin.put(&format!("films/{}", name(index)), &content("x", 10_000));
     }
+    // So slowly that the server is asked several times meanwhile what was missed.
+    origin.rate(Some(500_000));
     let edge = edge(&origin).set("capacity = 100000\nhigh_percent = 100\nlow_percent = 80\n");
     let first: Vec<String> = (0..10).map(|index| format!("/{}", name(index))).collect();
     let first: Vec<&str> = first.iter().map(String::as_str).collect();

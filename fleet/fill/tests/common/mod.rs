@@ -285,6 +285,18 @@ impl Request {
     }
 }
 
+/// Of what was missed, the first line and those that were not told yet, as `atlas serve` would.
+fn after(misses: &str, query: &str) -> String {
+    let told: u64 = query.trim_start_matches("after=").parse().unwrap();
+    let is_new = |line: &&str| {
+        let line: Value = serde_json::from_str(line).unwrap_or_default();
+        line["sequence"]
+            .as_u64()
+            .is_none_or(|sequence| sequence >= told)
+    };
+    misses.split_inclusive('\n').filter(is_new).collect()
+}
+
 /// A reply, what is wrong with it, and how fast it is sent.
 type Answer = (Vec<u8>, Option<Wrong>, Option<usize>);
 
@@ -304,9 +316,9 @@ fn answer(request: &Request, shared: &mut Shared) -> Answer {
     if request.is_feed() {
         let is_misses = request.target.starts_with("/misses");
         let text = if is_misses {
-            &shared.misses
+            after(&shared.misses, request.path_and_query().1)
         } else {
-            &shared.counts
+            shared.counts.clone()
         };
         return (whole(200, "", text.as_bytes()), None, None);
     }
