@@ -63,20 +63,23 @@ impl Probe {
     }
 
     async fn ask(&mut self) -> Result<Seen, RegistryError> {
-        match (self.status("/ready").await?, self.status("/health").await?) {
-            (StatusCode::OK, _) => {
-                let metrics = self.get("/metrics").await?;
-                let metrics = body(&self.listener, metrics).await?;
-                self.count(Instant::now(), &String::from_utf8_lossy(&metrics));
-                Ok(Seen::Ready(self.load))
+        // Twice, for a worker that hung at the first question and is well at the second does not make it one that ends.
+        if !self.is_ok("/ready").await? {
+            if !self.is_ok("/health").await? {
+                return Ok(Seen::Sick);
             }
-            (_, StatusCode::OK) => Ok(Seen::Leaving),
-            _ => Ok(Seen::Sick),
+            if !self.is_ok("/ready").await? {
+                return Ok(Seen::Leaving);
+            }
         }
+        let metrics = self.get("/metrics").await?;
+        let metrics = body(&self.listener, metrics).await?;
+        self.count(Instant::now(), &String::from_utf8_lossy(&metrics));
+        Ok(Seen::Ready(self.load))
     }
 
-    async fn status(&self, path: &str) -> Result<StatusCode, RegistryError> {
-        Ok(self.get(path).await?.status())
+    async fn is_ok(&self, path: &str) -> Result<bool, RegistryError> {
+        Ok(self.get(path).await?.status() == StatusCode::OK)
     }
 
     async fn get(&self, path: &str) -> Result<reqwest::Response, RegistryError> {
@@ -121,6 +124,8 @@ fn sample(metrics: &str, name: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufStream};
+
     use super::*;
 
     #[test]
@@ -151,5 +156,44 @@ mod tests {
         assert_eq!(probe.load, 0.0);
         probe.count(at(7), "nothing\n");
         assert_eq!(probe.load, 0.0);
+    }
+
+    /// What is seen of a listener that answers these questions so, in this order.
+    async fn seen(answers: &'static [(&str, u16)]) -> Seen {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let answer = async {
+            for (path, status) in answers {
+                let mut stream = BufStream::new(listener.accept().await.unwrap().0);
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") {
+                    assert_ne!(stream.read_line(&mut head).await.unwrap(), 0);
+                }
+                assert!(head.starts_with(&format!("GET {path} ")), "{head}");
+                let reply = format!(
+                    "HTTP/1.1 {status} -\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                );
+                stream.write_all(reply.as_bytes()).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+        };
+        let mut probe = Probe::new(&address, 1).unwrap();
+        tokio::join!(probe.look(), answer).0
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_hung_and_is_well_again_does_not_make_the_server_one_that_ends() {
+        let ready = Seen::Ready(0.0);
+        assert_eq!(seen(&[("/ready", 200), ("/metrics", 200)]).await, ready);
+        assert_eq!(seen(&[("/ready", 503), ("/health", 503)]).await, Seen::Sick);
+        let leaves = &[("/ready", 503), ("/health", 200), ("/ready", 503)];
+        assert_eq!(seen(leaves).await, Seen::Leaving);
+        let recovers = &[
+            ("/ready", 503),
+            ("/health", 200),
+            ("/ready", 200),
+            ("/metrics", 200),
+        ];
+        assert_eq!(seen(recovers).await, ready);
     }
 }

@@ -104,8 +104,9 @@ async fn edges_come_tell_their_load_and_health_and_go() {
             .find(|it| it.name == "edge")
             .map(|it| it.healthy)
     };
-    edge.ready.store(503, Ordering::Relaxed);
+    // Never one that is not ready and well, which would be one that ends.
     edge.health.store(503, Ordering::Relaxed);
+    edge.ready.store(503, Ordering::Relaxed);
     until(&mut watch, |view| healthy(view) == Some(false)).await;
     edge.ready.store(200, Ordering::Relaxed);
     edge.health.store(200, Ordering::Relaxed);

@@ -237,6 +237,14 @@ impl Fleet {
         Ok([memory_of(edge.atlas.id())?, memory_of(fill.id())?])
     }
 
+    /// What an edge's publisher told.
+    pub(crate) fn published(&self, number: usize) -> Result<String> {
+        let edge = self.edges.get(&number).context("no such edge")?;
+        Ok(fs::read_to_string(
+            edge.directory.path().join("publish.log"),
+        )?)
+    }
+
     /// What fillers told of failures.
     pub(crate) fn complaints(&self) -> Result<Vec<String>> {
         let mut told = Vec::new();
