@@ -393,12 +393,15 @@ fn viewers(text: &mut String, results: &Results) {
         let _ = writeln!(
             text,
             "## {}, viewers who pause\nEach asks for an object, and for the next some seconds later: everybody \
-             serves the same. Busy part of the server's core, and milliseconds to an object's last byte at p99:\n",
+             serves the same. Busy part of the server's core, and milliseconds to an object's last byte, p50 and p99:\n",
             capital(security(is_tls))
         );
         table(text, results, &columns, |cell, server| {
             let load = median(results, cell, server, Measured::server_load)?;
-            let delay = median(results, cell, server, |it| float(it.whole.p99_us))?;
+            let delay = |at: fn(&Measured) -> u64| {
+                median(results, cell, server, |it| float(at(it)) / 1e3).map(|it| it.middle)
+            };
+            let (p50, p99) = (delay(|it| it.whole.p50_us)?, delay(|it| it.whole.p99_us)?);
             let rate = median(results, cell, server, Measured::gbps)?.middle;
             let offered = cell.offered_gbps(bytes).unwrap_or(rate);
             // Who does not keep up is busy with less.
@@ -408,9 +411,8 @@ fn viewers(text: &mut String, results: &Results) {
                 String::new()
             };
             Some(format!(
-                "{:.0} %, {:.0} ms{mark}",
-                load.middle * 100.0,
-                delay.middle / 1e3
+                "{:.1} %; {p50:.0}, {p99:.0} ms{mark}",
+                load.middle * 100.0
             ))
         });
     }
