@@ -34,7 +34,7 @@ const CONNECTIONS_MANY: u32 = 8_000;
 const CONNECTIONS_MOST: u32 = 16_000;
 
 /// Shares of requests for cached objects, per cent, beside 0.
-const CACHED_PERCENT: [u8; 4] = [25, 50, 75, 100];
+const CACHED_PERCENT: [u8; 2] = [50, 100];
 
 /// Losses, packets in a million.
 const LOSSES_PPM: [u32; 3] = [1_000, 10_000, 20_000];
