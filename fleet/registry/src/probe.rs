@@ -63,7 +63,7 @@ impl Probe {
     }
 
     async fn ask(&mut self) -> Result<Seen, RegistryError> {
-        // Twice, for a worker that hung at the first question and is well at the second does not make it one that ends.
+        // Asked twice: a server whose worker hung at first and is well by now is not about to end.
         if !self.is_ok("/ready").await? {
             if !self.is_ok("/health").await? {
                 return Ok(Seen::Sick);

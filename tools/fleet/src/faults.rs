@@ -20,9 +20,6 @@ use crate::players::{self, Played};
 use crate::stage::{Stage, await_true, get};
 use crate::viewer::{Audience, STEERING, Tally, Viewer};
 
-/// Most times that the registry is lost, until the steering knows all edges on.
-const REGISTRY_LOSSES_MAX: usize = 3;
-
 /// What was seen.
 #[derive(Debug)]
 struct Seen {
@@ -162,32 +159,26 @@ fn lose_registry(stage: &Stage, fleet: &mut Fleet) -> Result<()> {
     let health = |word: &str| -> Result<bool> {
         Ok(get(&stage.core, STEERING.parse()?, "/health")?.contains(word))
     };
-    // On a machine that is full an edge's lease may end just before: then the steering rightly knows it no more.
-    for attempts_left in (0..REGISTRY_LOSSES_MAX).rev() {
-        stage.await_members(&edges)?;
-        fleet.etcd = None;
-        await_true("the members are the last known", || health("last-known"))?;
-        let during = stage.resolve("o/none")?;
-        let start = Instant::now();
-        fleet.etcd = Some(stage.start_etcd()?);
-        await_true("the members are current", || health("current"))?;
-        stage.await_members(&edges)?;
-        println!(
-            "        etcd was lost, of {} edges {} were known on; it came back empty, and {:.1} s later all had entered themselves",
-            edges.len(),
-            during.len(),
-            since(start)
-        );
-        if during.len() == edges.len() {
-            break;
+    stage.await_members(&edges)?;
+    let before = stage.resolve("o/none")?;
+    fleet.etcd = None;
+    await_true("the members are the last known", || health("last-known"))?;
+    let during = stage.resolve("o/none")?;
+    for number in &edges {
+        if !during.contains(&format!("edge-{number}")) {
+            println!("        edge-{number}: {}", fleet.published(*number)?);
         }
-        for number in &edges {
-            if !during.contains(&format!("edge-{number}")) {
-                println!("        edge-{number}: {}", fleet.published(*number)?);
-            }
-        }
-        ensure!(attempts_left > 0, "only {during:?} were known on");
     }
+    ensure!(during == before, "{during:?} in place of {before:?}");
+    let start = Instant::now();
+    fleet.etcd = Some(stage.start_etcd()?);
+    await_true("the members are current", || health("current"))?;
+    stage.await_members(&edges)?;
+    println!(
+        "        etcd was lost, {} edges were known on; it came back empty, and {:.1} s later all had entered themselves",
+        before.len(),
+        since(start)
+    );
     Ok(())
 }
 
