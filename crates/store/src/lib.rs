@@ -727,12 +727,6 @@ impl Store {
         Some((pending.token, admitted))
     }
 
-    /// Whether names are looked up by the threads.
-    #[must_use]
-    pub fn is_looking_up(&self) -> bool {
-        self.lookups.poll_timeout().is_some()
-    }
-
     /// The next deadline: of a pending look-up, of an unused object, or of one that its name does not lead to. Never before the latest
     /// `now`.
     #[must_use]

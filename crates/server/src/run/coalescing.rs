@@ -6,6 +6,9 @@
 //! its interrupts (`ethtool -C rx-usecs`); what it costs and brings is in
 //! `docs/develop/decisions/0015-wake-ups.md`.
 //!
+//! Only frames and timers wait for the end of a pause. A read that completes, a name that is found, and mail end it: the
+//! client of each has waited for a pause already.
+//!
 //! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round: pacing's
 //! schedule may be [`TIMERS_WAIT_MAX`] ahead of the clock at least, and none waits longer.
 //!
@@ -18,15 +21,11 @@ use clock::Duration;
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// Longest pause while a look-up of a name is under way: somebody waits for a first byte, and what a thread finds in less than
-/// a millisecond wakes nobody who pauses.
-const LOOK_UP_PAUSE_MAX: Duration = Duration::from_micros(500);
-
 /// Timers wait for the end of a pause for so long at most.
 pub(crate) const TIMERS_WAIT_MAX: Duration = tcp::pacing::AHEAD_MIN;
 
-/// A pause is so small a part of the shortest round-trip time: a reply waits for two or three of them, one behind
-/// another (request, look-up, read). After a loss it is a sixteenth, since three eighths of the time count then.
+/// A pause is so small a part of the shortest round-trip time: a request waits for its end, and then what its bytes'
+/// acknowledgments make room for. After a loss it is a sixteenth, since three eighths of the time count then.
 const ROUND_TRIP_PARTS: u32 = 6;
 
 /// How long pauses are.
@@ -35,7 +34,7 @@ pub(crate) enum Pauses {
     /// So long, as the operator says; zero: there are none.
     Fixed(Duration),
     /// A sixth of the shortest round-trip time of the clients, a sixteenth after a loss, but 100 us at least and 2 ms
-    /// at most, 500 us while names are looked up.
+    /// at most.
     ByRoundTrip,
 }
 
@@ -53,7 +52,7 @@ pub(crate) struct Coalescing {
 /// How to sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sleep {
-    /// For so long, whatever comes.
+    /// For so long, whatever frames come.
     Pause(Duration),
     /// Until a descriptor is ready, or the timeout.
     Wait,
@@ -82,15 +81,10 @@ impl Coalescing {
         }
     }
 
-    /// How to sleep when devices that wake nobody are to be asked in `look_after`, or a timer would be late, and while
-    /// names are looked up or not.
+    /// How to sleep when devices that wake nobody are to be asked in `look_after`, or a timer would be late.
     #[must_use]
-    pub(crate) fn sleep(&mut self, look_after: Duration, is_looking_up: bool) -> Sleep {
-        let most = match self.pauses {
-            Pauses::ByRoundTrip if is_looking_up => LOOK_UP_PAUSE_MAX,
-            Pauses::ByRoundTrip | Pauses::Fixed(_) => Duration::MAX,
-        };
-        let pause = self.pause.min(look_after).min(most);
+    pub(crate) fn sleep(&mut self, look_after: Duration) -> Sleep {
+        let pause = self.pause.min(look_after);
         if !self.is_busy || self.has_paused || pause.is_zero() {
             return Sleep::Wait;
         }
@@ -122,9 +116,9 @@ mod tests {
     #[test]
     fn an_idle_worker_waits_for_the_first_frame() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
-        assert_eq!(coalescing.sleep(LONG, false), Sleep::Wait);
+        assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
         coalescing.on_waited(PAUSE);
-        assert_eq!(coalescing.sleep(LONG, false), Sleep::Wait);
+        assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
     }
 
     #[test]
@@ -132,34 +126,30 @@ mod tests {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
         coalescing.on_waited(SHORT);
         for _ in 0..3 {
-            assert_eq!(coalescing.sleep(LONG, false), Sleep::Pause(PAUSE));
+            assert_eq!(coalescing.sleep(LONG), Sleep::Pause(PAUSE));
             coalescing.on_progress();
         }
-        assert_eq!(coalescing.sleep(LONG, false), Sleep::Pause(PAUSE));
-        assert_eq!(
-            coalescing.sleep(LONG, false),
-            Sleep::Wait,
-            "paused, found nothing"
-        );
+        assert_eq!(coalescing.sleep(LONG), Sleep::Pause(PAUSE));
+        assert_eq!(coalescing.sleep(LONG), Sleep::Wait, "paused, found nothing");
         coalescing.on_waited(LONG);
         coalescing.on_progress();
-        assert_eq!(coalescing.sleep(LONG, false), Sleep::Wait, "a long wait");
+        assert_eq!(coalescing.sleep(LONG), Sleep::Wait, "a long wait");
     }
 
     #[test]
     fn a_device_that_is_to_be_asked_sooner_ends_the_pause() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
         coalescing.on_waited(SHORT);
-        assert_eq!(coalescing.sleep(SHORT, false), Sleep::Pause(SHORT));
+        assert_eq!(coalescing.sleep(SHORT), Sleep::Pause(SHORT));
         coalescing.on_progress();
-        assert_eq!(coalescing.sleep(Duration::ZERO, false), Sleep::Wait);
+        assert_eq!(coalescing.sleep(Duration::ZERO), Sleep::Wait);
     }
 
     #[test]
     fn without_a_pause_every_sleep_is_a_wait() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(Duration::ZERO));
         coalescing.on_waited(Duration::ZERO);
-        assert_eq!(coalescing.sleep(LONG, false), Sleep::Wait);
+        assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
     }
 
     #[test]
@@ -168,7 +158,7 @@ mod tests {
             let mut coalescing = Coalescing::new(pauses);
             coalescing.on_round_trip(shortest);
             coalescing.on_waited(Duration::ZERO);
-            coalescing.sleep(LONG, false)
+            coalescing.sleep(LONG)
         };
         let micros = Duration::from_micros;
         for (shortest, expected) in [
@@ -185,21 +175,5 @@ mod tests {
         }
         let fixed = pause(Pauses::Fixed(PAUSE), Some(micros(16_000)));
         assert_eq!(fixed, Sleep::Pause(PAUSE), "as the operator says");
-    }
-
-    #[test]
-    fn pauses_are_short_while_names_are_looked_up_unless_the_operator_says_how_long() {
-        let micros = Duration::from_micros;
-        for (pauses, shortest, expected) in [
-            (Pauses::ByRoundTrip, 2_994, 499),
-            (Pauses::ByRoundTrip, 3_006, 500),
-            (Pauses::ByRoundTrip, 200_000, 500),
-            (Pauses::Fixed(micros(501)), 3_000, 501),
-        ] {
-            let mut coalescing = Coalescing::new(pauses);
-            coalescing.on_round_trip(Some(micros(shortest)));
-            coalescing.on_waited(Duration::ZERO);
-            assert_eq!(coalescing.sleep(LONG, true), Sleep::Pause(micros(expected)));
-        }
     }
 }

@@ -403,8 +403,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
     }
 
-    /// Sleeps until there is something to do.
-    fn sleep(&mut self, step: &Step) -> Result<(), Failure> {
+    /// Sleeps until there is something to do, or for a pause. Returns whether anything but time has ended it.
+    fn sleep(&mut self, step: &Step) -> Result<bool, Failure> {
         let now = self.now();
         let wake_at = step.next_timeout.unwrap_or(Instant::FAR_FUTURE);
         let look_at = self.link_watch.as_ref().map(LinkWatch::next_look);
@@ -413,17 +413,18 @@ impl<L: Link, D: Disk> Serving<L, D> {
         let look_after = (step.next_look).map_or(IDLE_SLEEP_MAX, |at| at.since(now));
         let look_after = look_after.min(timeout.saturating_add(coalescing::TIMERS_WAIT_MAX));
         self.coalescing.on_round_trip(self.worker.shortest_rtt(now));
-        let is_looking_up = self.worker.store().is_looking_up();
         // A pause would leave the device alone for as long.
-        if !self.busy_poll.is_on()
-            && let Sleep::Pause(pause) = (self.coalescing).sleep(look_after, is_looking_up)
-        {
-            wait::pause(pause);
-            self.counters.server_pause_events += 1;
-            return Ok(());
-        }
+        let sleep = if self.busy_poll.is_on() {
+            Sleep::Wait
+        } else {
+            self.coalescing.sleep(look_after)
+        };
+        let timeout = match sleep {
+            Sleep::Pause(pause) => pause,
+            Sleep::Wait => timeout,
+        };
         if timeout.is_zero() {
-            return Ok(());
+            return Ok(false);
         }
         let or_writable = step.blocked_on_link && !self.pollout_unreliable;
         let mut sources = [Source::readable(self.mailbox.sleeper().fd()); wait::SOURCES_MAX];
@@ -432,11 +433,6 @@ impl<L: Link, D: Disk> Serving<L, D> {
             sources[count] = source;
             count += 1;
         };
-        let link = self.worker.link();
-        link.poll_fd().map(Source::readable).map(&mut add);
-        if let (true, Some(fd)) = (or_writable, link.writable_fd()) {
-            add(Source { fd, or_writable });
-        }
         self.worker
             .disk()
             .poll_fd()
@@ -447,19 +443,34 @@ impl<L: Link, D: Disk> Serving<L, D> {
             .poll_fd()
             .map(Source::readable)
             .map(&mut add);
-        self.packets
-            .sources()
-            .map(Source::readable)
-            .for_each(&mut add);
-        let notifications = self.link_watch.as_ref().and_then(|it| it.poll_fd(now));
-        let of_notifications = count;
-        if let Some(fd) = notifications {
-            sources[count] = Source::readable(fd);
-            count += 1;
+        let mut of_notifications = wait::SOURCES_MAX;
+        if sleep == Sleep::Wait {
+            let link = self.worker.link();
+            link.poll_fd().map(Source::readable).map(&mut add);
+            if let (true, Some(fd)) = (or_writable, link.writable_fd()) {
+                add(Source { fd, or_writable });
+            }
+            self.packets
+                .sources()
+                .map(Source::readable)
+                .for_each(&mut add);
+            if let Some(fd) = self.link_watch.as_ref().and_then(|it| it.poll_fd(now)) {
+                of_notifications = count;
+                sources[count] = Source::readable(fd);
+                count += 1;
+            }
         }
         let ready = wait::wait(&sources[..count], Some(timeout))
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
         let woken = ready.is_any();
+        if woken {
+            self.worker.disk_mut().clear_wake();
+            self.mailbox.sleeper().drain();
+        }
+        if sleep != Sleep::Wait {
+            self.counters.server_pause_events += 1;
+            return Ok(woken);
+        }
         if ready.has(of_notifications)
             && let Some(watch) = &mut self.link_watch
         {
@@ -469,11 +480,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         self.coalescing.on_waited(self.now().since(now));
         // If the next round makes no progress either, `POLLOUT` was reported for a full link.
         self.pollout_unreliable = woken && or_writable;
-        if woken {
-            self.worker.disk_mut().clear_wake();
-            self.mailbox.sleeper().drain();
-        }
-        Ok(())
+        Ok(woken)
     }
 
     /// Publishes the counters after a round, and logs its warnings.

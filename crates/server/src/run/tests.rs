@@ -7,6 +7,7 @@ use diskmap::DiskError;
 use diskmap::sim::SimDisk;
 use link::sim::{SimConfig as LinkConfig, SimLink};
 
+use worker::Step;
 use worker::requests::Missed;
 use worker::testing::{CONNECTIONS_MAX, Client, Setup, World};
 
@@ -16,7 +17,7 @@ use crate::observe::metrics::table::meaning_of;
 use crate::observe::monitoring::Monitoring;
 use crate::reload::{self, files::OperatorFiles};
 use crate::run::coalescing::Pauses;
-use crate::run::mailbox::{Mailbox, mailbox};
+use crate::run::mailbox::{Command, Mailbox, mailbox};
 use crate::run::signals::Signals;
 use rustix::process::geteuid;
 
@@ -114,6 +115,32 @@ fn names_that_are_told_to_nobody_are_told_to_who_asks_next() {
         let _ = serving.read_mail(clock::Instant::ZERO);
         assert_eq!(answer.map(|answer| answer.try_recv().unwrap()), expected);
     }
+}
+
+#[test]
+fn mail_ends_a_pause_and_time_does() {
+    let World { worker, .. } = World::connected(Setup::default());
+    let (sender, mailbox) = mailbox().unwrap();
+    let drive = Drive {
+        coalesce: Pauses::Fixed(Duration::from_micros(1)),
+        ..drive(time::Instant::now(), mailbox)
+    };
+    let mut serving = Serving::new(worker, drive);
+    let nothing_due = Step {
+        progressed: false,
+        blocked_on_link: false,
+        next_timeout: None,
+        next_look: None,
+    };
+    for has_mail in [false, true] {
+        serving.coalescing.on_waited(Duration::ZERO);
+        if has_mail {
+            sender.command(Command::ReopenDirectory);
+        }
+        assert_eq!(serving.sleep(&nothing_due).unwrap(), has_mail);
+    }
+    assert_eq!(serving.counters.server_pause_events, 2);
+    assert_eq!(serving.counters.server_sleep_events, 0);
 }
 
 /// Two workers that serve a client each; the disk of those in `broken` takes no reads. `others` are not

@@ -1,7 +1,7 @@
 //! Sleeps in the kernel until a descriptor is ready or a timeout passes.
 //!
 //! It refuses to busy-poll, so that an idle server uses no processor time: after [`EMPTY_ROUNDS`]
-//! rounds without progress the worker sleeps, in [`wait`] or [`pause`]; if the operator chose to have the
+//! rounds without progress the worker sleeps, in [`wait`]; if the operator chose to have the
 //! device polled, after the time of [`crate::run::busy_poll`]. Bounded by [`SOURCES_MAX`].
 
 #![allow(unsafe_code, reason = "UNSAFETY: ppoll(2) on an array of ours")]
@@ -123,11 +123,6 @@ const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
 /// What the kernel said.
 pub(crate) fn end_sleeps_on_time() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(Some(TIMER_SLACK))?)
-}
-
-/// Blocks for `duration`, whatever comes.
-pub(crate) fn pause(duration: Duration) {
-    std::thread::sleep(duration);
 }
 
 /// Times beyond what the kernel can count wait as long as it can.
