@@ -305,6 +305,12 @@ pub trait Link {
     /// The descriptor to poll for readability; `None` in simulation.
     fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
 
+    /// The descriptor to poll for requests: readable when a frame has come that is longer than an acknowledgment, and
+    /// [`Link::receive`] has not found its end since. `None`: this link does not tell.
+    fn request_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
     /// The descriptor to poll for writability after `Full`; `None` in simulation.
     fn writable_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.poll_fd()

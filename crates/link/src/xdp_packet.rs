@@ -178,6 +178,10 @@ impl Link for XdpPacket {
         self.receiver.poll_fd()
     }
 
+    fn request_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.receiver.request_fd()
+    }
+
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.sender.fd())
     }

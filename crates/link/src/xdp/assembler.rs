@@ -29,6 +29,7 @@ const _: () = assert!(size_of::<Instruction>() == 8);
 // Instruction classes (RFC 9669 s3) and, or'ed to them, what is done.
 const CLASS_LD: u8 = 0x00;
 const CLASS_LDX: u8 = 0x01;
+const CLASS_STX: u8 = 0x03;
 const CLASS_JMP: u8 = 0x05;
 /// Compares the low 32 bits.
 const CLASS_JMP32: u8 = 0x06;
@@ -65,6 +66,8 @@ pub(super) enum Register {
     R6 = 6,
     R7 = 7,
     R8 = 8,
+    /// The end of the stack, which grows down.
+    R10 = 10,
 }
 
 /// How many bytes a load reads; the rest of the register becomes zero.
@@ -143,6 +146,12 @@ impl Assembler {
         self.push(CLASS_LDX | MODE_MEM | size as u8, to, from, offset, 0);
     }
 
+    /// Stores a word at the address in `to` plus `offset`.
+    pub(super) fn store_word(&mut self, to: Register, offset: i16, from: Register) {
+        let code = CLASS_STX | MODE_MEM | Size::Word as u8;
+        self.push(code, to, from, offset, 0);
+    }
+
     /// Loads the address of the map with this descriptor.
     pub(super) fn load_map(&mut self, to: Register, map: RawFd) {
         self.load_of_map(PSEUDO_MAP_FD, to, map);
@@ -173,6 +182,13 @@ impl Assembler {
         self.jumps.push((self.instructions.len(), to));
         let code = CLASS_JMP32 | when as u8;
         self.push(code, left, Register::R0, 0, value.cast_signed());
+    }
+
+    /// Jumps if a register holds no address.
+    pub(super) fn jump_if_null(&mut self, register: Register, to: Label) {
+        self.jumps.push((self.instructions.len(), to));
+        let code = CLASS_JMP | Condition::Equal as u8;
+        self.push(code, register, Register::R0, 0, 0);
     }
 
     /// Jumps if two registers compare so in all 64 bits, as addresses do.

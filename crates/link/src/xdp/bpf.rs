@@ -25,7 +25,9 @@ const LINK_CREATE: i32 = 28;
 const LINK_UPDATE: i32 = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_ARRAY_OF_MAPS: u32 = 12;
 const MAP_TYPE_XSKMAP: u32 = 17;
+const MAP_TYPE_RING: u32 = 27;
 const PROG_TYPE_XDP: u32 = 6;
 /// `BPF_F_XDP_HAS_FRAGS`: frames may be in several buffers, of which the program sees the first.
 const PROG_HAS_FRAGS: u32 = 1 << 5;
@@ -48,6 +50,9 @@ struct MapCreate {
     key_bytes: u32,
     value_bytes: u32,
     entries_max: u32,
+    flags: u32,
+    /// Of a map of maps: one like those that it is to have; otherwise 0.
+    inner_map: u32,
 }
 
 #[repr(C)]
@@ -127,31 +132,48 @@ fn address<T>(pointer: *const T) -> u64 {
 
 /// Makes a map of AF_XDP sockets by receive queue.
 pub(super) fn create_socket_map(entries_max: u32) -> Result<OwnedFd, i32> {
-    create_map(MAP_TYPE_XSKMAP, 4, entries_max)
+    create_map(MAP_TYPE_XSKMAP, (4, 4), entries_max, None)
+}
+
+/// Makes a ring of so many bytes, whole pages, that programs put records into (Linux 5.8).
+pub(super) fn create_ring(bytes: u32) -> Result<OwnedFd, i32> {
+    create_map(MAP_TYPE_RING, (0, 0), bytes, None)
+}
+
+/// Makes a map of rings like `ring` by receive queue.
+pub(super) fn create_ring_map(entries_max: u32, ring: &OwnedFd) -> Result<OwnedFd, i32> {
+    create_map(MAP_TYPE_ARRAY_OF_MAPS, (4, 4), entries_max, Some(ring))
 }
 
 /// Makes a map that has one value: an [`AddressTable`], whose bytes are zeros.
 pub(super) fn create_address_map() -> Result<OwnedFd, i32> {
     let value_bytes = u32::try_from(AddressTable::BYTES).map_err(|_| libc::E2BIG)?;
-    create_map(MAP_TYPE_ARRAY, value_bytes, 1)
+    create_map(MAP_TYPE_ARRAY, (4, value_bytes), 1, None)
 }
 
-fn create_map(kind: u32, value_bytes: u32, entries_max: u32) -> Result<OwnedFd, i32> {
+fn create_map(
+    kind: u32,
+    (key_bytes, value_bytes): (u32, u32),
+    entries_max: u32,
+    inner_map: Option<&OwnedFd>,
+) -> Result<OwnedFd, i32> {
     let mut attributes = MapCreate {
         kind,
-        key_bytes: 4,
+        key_bytes,
         value_bytes,
         entries_max,
+        flags: 0,
+        inner_map: inner_map.map_or(0, number),
     };
-    // SAFETY: this command reads four numbers.
+    // SAFETY: this command reads six numbers.
     let map = unsafe { bpf(MAP_CREATE, &mut attributes) };
     map.map(owned)
 }
 
-/// Puts a socket into the map, for frames that arrive at this queue. The kernel removes it when the
-/// socket is closed.
-pub(super) fn set_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> Result<(), i32> {
-    let (key, value) = (queue, number(socket));
+/// Puts a socket into the map, for frames that arrive at this queue, or a ring into that of rings. The kernel removes a
+/// socket when it is closed.
+pub(super) fn set_queue(map: &OwnedFd, queue: u32, socket_or_ring: &OwnedFd) -> Result<(), i32> {
+    let (key, value) = (queue, number(socket_or_ring));
     let mut attributes = MapUpdate {
         map: number(map),
         padding: 0,

@@ -15,6 +15,8 @@ use std::ptr::NonNull;
 
 use crate::sys;
 
+const READ_AND_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
 /// Pages of ours, mapped until it is dropped.
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -31,7 +33,8 @@ impl Mapping {
     /// New pages that hold zeros.
     #[cfg(test)]
     pub(super) fn anonymous(bytes: usize) -> Result<Self, i32> {
-        Self::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Self::map(bytes, (kind, READ_AND_WRITE), -1, 0)
     }
 
     /// New pages that hold zeros, and the descriptor of a file in memory that they are.
@@ -61,11 +64,26 @@ impl Mapping {
         offset: libc::off_t,
         bytes: usize,
     ) -> Result<Self, i32> {
-        Self::map(bytes, libc::MAP_SHARED, fd.as_raw_fd(), offset)
+        let kind = (libc::MAP_SHARED, READ_AND_WRITE);
+        Self::map(bytes, kind, fd.as_raw_fd(), offset)
     }
 
-    fn map(bytes: usize, kind: i32, fd: i32, offset: libc::off_t) -> Result<Self, i32> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+    /// The same of pages that may only be read.
+    pub(super) fn to_read(
+        fd: BorrowedFd<'_>,
+        offset: libc::off_t,
+        bytes: usize,
+    ) -> Result<Self, i32> {
+        let kind = (libc::MAP_SHARED, libc::PROT_READ);
+        Self::map(bytes, kind, fd.as_raw_fd(), offset)
+    }
+
+    fn map(
+        bytes: usize,
+        (kind, protection): (i32, i32),
+        fd: i32,
+        offset: libc::off_t,
+    ) -> Result<Self, i32> {
         let (place, flags) = (std::ptr::null_mut(), kind | libc::MAP_POPULATE);
         // SAFETY: a new mapping at an address the kernel chooses; nothing of ours is there.
         let start = unsafe { libc::mmap(place, bytes, protection, flags, fd, offset) };
@@ -147,7 +165,7 @@ pub(super) unsafe fn map_over(
     file: BorrowedFd<'_>,
     offset: usize,
 ) -> Result<(), i32> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let protection = READ_AND_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
     let offset = libc::off_t::try_from(offset).map_err(|_| libc::EINVAL)?;
     let (place, fd) = (address.cast(), file.as_raw_fd());

@@ -46,7 +46,7 @@
 //!   ([`Link::is_polling_in_vain`]). Behind the driver there is no context, which is refused.
 //!
 //! Bounds, for each queue: a pinned page for each cell, 16 MiB with the usual numbers; rings of 24 bytes
-//! for each cell; one receive buffer, of a cell or of 64 KiB. Two system calls for each large frame sent by copying (the
+//! for each cell, and one of a page that tells of requests (`request_ring`); one receive buffer, of a cell or of 64 KiB. Two system calls for each large frame sent by copying (the
 //! kernel takes 32 frames a call), none for a frame received; with busy polling one for each call of
 //! [`Link::receive`], and one more for each 64 frames.
 //!
@@ -93,6 +93,7 @@ mod mapping;
 mod metadata;
 mod program;
 mod queue;
+mod request_ring;
 mod ring;
 mod setup;
 mod sharing;
@@ -104,6 +105,7 @@ use address_table::AddressTable;
 use bpf::Place;
 pub use program::PORTS_MAX;
 use queue::{CELL_BYTES, HEADROOM_BYTES, Queue, Room, Taken};
+use request_ring::RequestRing;
 use setup::{Attachment, Plan};
 use sharing::SharedSockets;
 pub use sharing::XdpShape;
@@ -274,6 +276,8 @@ impl XdpConfig {
 #[derive(Debug)]
 pub struct Xdp {
     queue: Queue,
+    /// Which frames somebody waits for.
+    requests: RequestRing,
     /// Sends while another process uses the rings.
     sender: Option<Sender>,
     /// Whether it is this process that uses the rings (`sharing`).
@@ -606,8 +610,14 @@ impl Link for Xdp {
         // With so many taken, an empty ring means that the device is to be polled: once at first, and again
         // if the last poll handed on as many frames as one may.
         let mut poll_at = matches!(self.polling, Polling::Untried | Polling::On).then_some(0);
+        // Who polls is woken by nothing.
+        let mut is_cleared = self.polling == Polling::On;
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
+                // Once, before a last look: a frame that comes later has a record of its own.
+                if !std::mem::replace(&mut is_cleared, true) && self.requests.clear() {
+                    continue;
+                }
                 if poll_at.is_none_or(|frames| taken < frames) {
                     break;
                 }
@@ -755,6 +765,10 @@ impl Link for Xdp {
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.is_using.then(|| self.queue.fd())
+    }
+
+    fn request_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.is_using.then(|| self.requests.fd())
     }
 
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -19,6 +19,7 @@ use super::address_table::AddressTable;
 use super::bpf::{self, Place};
 use super::program::{self, Addresses, Rules, Take};
 use super::queue::{CELL_BYTES, DESCRIPTORS_MAX, Queue, QueueStep, Shape};
+use super::request_ring::{self, RequestRing};
 use super::sharing::{SharedSockets, XdpShape, take_queue};
 use super::socket::{self, Copying, XdpStatistics};
 use super::vlan::{Device, VlanDevice};
@@ -60,6 +61,8 @@ pub(super) struct Attachment {
     _membership: Option<OwnedFd>,
     /// The sockets, by queue.
     pub(super) map: OwnedFd,
+    /// Our program's rings for requests, by queue.
+    rings: OwnedFd,
     /// The addresses that are shared with the host, where they are.
     pub(super) address_map: Option<OwnedFd>,
     pub(super) place: Place,
@@ -162,10 +165,16 @@ impl Opening<'_> {
         let (config, attachment) = (self.config, self.attachment);
         let device = &attachment.device;
         if self.is_using {
-            bpf::set_socket(&attachment.map, index, queue.socket()).map_err(|errno| {
+            bpf::set_queue(&attachment.map, index, queue.socket()).map_err(|errno| {
                 kernel(device.name, "steering frames to an AF_XDP socket", errno)
             })?;
         }
+        let requests = RequestRing::new().and_then(|ring| {
+            bpf::set_queue(&attachment.rings, index, ring.map())?;
+            Ok(ring)
+        });
+        let requests =
+            requests.map_err(|errno| kernel(device.name, "making a ring for requests", errno))?;
         let sender = self.has_sender.then(|| self.sender()).transpose()?;
         let copy_reason = match (queue.has_slots(), config.loans) {
             (true, _) => None,
@@ -189,6 +198,7 @@ impl Opening<'_> {
         };
         Ok(Xdp {
             queue,
+            requests,
             sender,
             is_using: self.is_using,
             is_in_map: self.is_using || shape.is_some(),
@@ -304,6 +314,7 @@ fn attach(
         Some(shared) => copy_of(name, &shared.map)?,
         None => bpf::create_socket_map(QUEUES_MAX).map_err(failed)?,
     };
+    let rings = request_ring::map_of_rings(QUEUES_MAX).map_err(failed)?;
     let address_map = make_address_map(config).map_err(failed)?;
     let answered = answered(&config.addresses, &config.virtual_addresses);
     let addresses = match (&config.address_use, &address_map) {
@@ -321,7 +332,11 @@ fn attach(
         addresses,
         vlan: device.tag,
     };
-    let code = program::assemble(&rules, Take::Redirect(map.as_raw_fd()));
+    let take = Take::Redirect {
+        sockets: map.as_raw_fd(),
+        rings: rings.as_raw_fd(),
+    };
+    let code = program::assemble(&rules, take);
     // A driver that puts large frames into several buffers takes only such a program. Linux has them since
     // 5.18; before, behind the driver frames are in one buffer.
     let has_frags = device.mtu_bytes > USUAL_MTU_BYTES;
@@ -352,6 +367,7 @@ fn attach(
         program: loaded,
         _membership: membership,
         map,
+        rings,
         address_map,
         place,
         device,

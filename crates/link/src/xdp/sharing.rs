@@ -161,7 +161,7 @@ impl Xdp {
             }
         }
         if !self.is_in_map {
-            bpf::set_socket(&attachment.map, self.queue_index, self.queue.socket())?;
+            bpf::set_queue(&attachment.map, self.queue_index, self.queue.socket())?;
             self.is_in_map = true;
         }
         self.queue.resume();

@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 
 use crate::common::{
     Peer, QueueHolder, RawSocket, become_nobody, connect, connect_queues, eventually, in_namespace,
-    ip, is_large, keep_capabilities, kernels_talk, receive_until, receive_until_gone, run, send,
-    send_at, send_large, talk,
+    ip, is_large, is_ready, keep_capabilities, kernels_talk, receive_until, receive_until_gone,
+    run, send, send_at, send_large, talk,
 };
 use clock::{Duration, Instant};
 use link::xdp::{CELLS_MIN, MTU_BYTES_MAX};
@@ -347,6 +347,45 @@ fn a_frame_too_large_is_lost_whole() {
         let capabilities = link.apply_interface_state(&state);
         assert_eq!(capabilities.mtu_bytes, MTU_BYTES_MAX);
         assert_eq!(capabilities.segmentation_bytes_max, 32_768);
+    });
+}
+
+#[test]
+fn the_request_descriptor_is_readable_for_a_frame_longer_than_an_acknowledgment_until_it_is_received()
+ {
+    with_xdp(|| {
+        let peer = connect();
+        for attach in MODES {
+            let mut link = open(&XdpConfig { attach, ..small() });
+            let mac = link.capabilities().mac;
+            let mut socket = peer.run(|| RawSocket::open("v1"));
+            let has_request = |link: &Xdp| is_ready(link.request_fd().unwrap(), libc::POLLIN);
+            for bytes in [118, 119, 1_514, 118, 119] {
+                socket.send(&numbered(mac, 1, bytes));
+                if bytes > 118 {
+                    eventually(|| has_request(&link));
+                } else {
+                    eventually(|| is_ready(link.poll_fd().unwrap(), libc::POLLIN));
+                    assert!(!has_request(&link), "{bytes} bytes");
+                }
+                receive_until(&mut link, |received| {
+                    is_numbered(received.frame).then_some(())
+                });
+                // Its end.
+                assert_eq!(link.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
+                assert!(!has_request(&link), "{bytes} bytes");
+            }
+            // More than the ring has records, and than there are cells.
+            for _ in 0..300 {
+                socket.send(&numbered(mac, 1, 119));
+            }
+            eventually(|| has_request(&link));
+            eventually(|| link.counters().overflow_frames == 300 - u64::from(CELLS_MIN));
+            while link.receive(Instant::ZERO, 64, &mut |_| ()).unwrap() > 0 {}
+            assert!(!has_request(&link));
+            socket.send(&numbered(mac, 1, 119));
+            eventually(|| has_request(&link));
+        }
     });
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::{
     Peer, RawSocket, Segment, connect, connect_queues, eventually, in_namespace, ip, is_large,
-    open_queue, open_xdp, receive_until, send, send_large, set_queues, talk,
+    is_ready, open_queue, open_xdp, receive_until, send, send_large, set_queues, talk,
 };
 use clock::Instant;
 use counters::CounterSet as _;
@@ -156,7 +156,7 @@ fn try_hand_over<L: Shared>(config: &XdpConfig, at: &'static str) {
     }
     send_numbered(&peer, mac, at, 20..30);
     assert_eq!(old.receive(Instant::ZERO, 64, &mut |_| ()), Ok(0));
-    assert!(old.poll_fd().is_none() && old.writable_fd().is_some());
+    assert!(old.poll_fd().is_none() && old.request_fd().is_none() && old.writable_fd().is_some());
     let of_old = old.counters();
     for _ in 0..2 {
         new.set_receiving(true).unwrap();
@@ -211,6 +211,13 @@ fn try_hand_over<L: Shared>(config: &XdpConfig, at: &'static str) {
     drop(old);
     send_numbered(&peer, mac, at, 0..60);
     receive_numbered(&mut new, 0..60);
+    // Its program tells it of requests.
+    peer.run(move || {
+        let mut frame = numbered(mac, at, 60);
+        frame.resize(200, 0);
+        RawSocket::open("v1").send(&frame);
+    });
+    eventually(|| is_ready(new.request_fd().unwrap(), libc::POLLIN));
     drop(new);
     eventually(|| program().is_none());
     ip("link delete v0");

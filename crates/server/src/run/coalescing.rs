@@ -6,8 +6,8 @@
 //! its interrupts (`ethtool -C rx-usecs`); what it costs and brings is in
 //! `docs/develop/decisions/0015-wake-ups.md`.
 //!
-//! Only frames and timers wait for the end of a pause. A read that completes, a name that is found, and mail end it: the
-//! client of each has waited for a pause already.
+//! Only acknowledgments and timers wait for the end of a pause. A request ends it where the link tells one from an
+//! acknowledgment ([`link::Link::request_fd`]), and so do a name that is found, a read that completes, and mail.
 //!
 //! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round: pacing's
 //! schedule may be [`TIMERS_WAIT_MAX`] ahead of the clock at least, and none waits longer.
@@ -24,8 +24,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Timers wait for the end of a pause for so long at most.
 pub(crate) const TIMERS_WAIT_MAX: Duration = tcp::pacing::AHEAD_MIN;
 
-/// A pause is so small a part of the shortest round-trip time: a request waits for its end, and then what its bytes'
-/// acknowledgments make room for. After a loss it is a sixteenth, since three eighths of the time count then.
+/// A pause is so small a part of the shortest round-trip time: what acknowledgments make room for waits for its end. After
+/// a loss it is a sixteenth, since three eighths of the time count then.
 const ROUND_TRIP_PARTS: u32 = 6;
 
 /// How long pauses are.
@@ -52,7 +52,7 @@ pub(crate) struct Coalescing {
 /// How to sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sleep {
-    /// For so long, whatever frames come.
+    /// For so long, however many frames come that are no requests.
     Pause(Duration),
     /// Until a descriptor is ready, or the timeout.
     Wait,

@@ -63,7 +63,7 @@ counters! {
     pub(crate) struct Counters {
         /// Times the worker slept until there was something to do.
         server_sleep_events: u64,
-        /// Times the worker slept for a set time, to handle what comes together (`coalesce_us`).
+        /// Times the worker slept without being woken by acknowledgments, to handle them together (`coalesce_us`).
         server_pause_events: u64,
         /// Rounds without progress after which the worker polled the network device again instead
         /// of sleeping (`busy_poll_us`).
@@ -91,7 +91,7 @@ pub(crate) struct Drive {
     pub next_worker: Option<MailSender>,
     /// Woken when no connection is left at the end; `None`: nobody waits for that.
     pub supervisor: Option<Waker>,
-    /// How long it sleeps while wake-ups come faster than that.
+    /// For how long acknowledgments don't wake it while wake-ups come faster than that.
     pub coalesce: Pauses,
     /// For how long it polls the link without work before it sleeps; zero: not at all.
     pub busy_poll: Duration,
@@ -444,20 +444,25 @@ impl<L: Link, D: Disk> Serving<L, D> {
             .map(Source::readable)
             .map(&mut add);
         let mut of_notifications = wait::SOURCES_MAX;
-        if sleep == Sleep::Wait {
-            let link = self.worker.link();
-            link.poll_fd().map(Source::readable).map(&mut add);
-            if let (true, Some(fd)) = (or_writable, link.writable_fd()) {
-                add(Source { fd, or_writable });
+        let link = self.worker.link();
+        match sleep {
+            Sleep::Pause(_) => {
+                link.request_fd().map(Source::readable).map(&mut add);
             }
-            self.packets
-                .sources()
-                .map(Source::readable)
-                .for_each(&mut add);
-            if let Some(fd) = self.link_watch.as_ref().and_then(|it| it.poll_fd(now)) {
-                of_notifications = count;
-                sources[count] = Source::readable(fd);
-                count += 1;
+            Sleep::Wait => {
+                link.poll_fd().map(Source::readable).map(&mut add);
+                if let (true, Some(fd)) = (or_writable, link.writable_fd()) {
+                    add(Source { fd, or_writable });
+                }
+                self.packets
+                    .sources()
+                    .map(Source::readable)
+                    .for_each(&mut add);
+                if let Some(fd) = self.link_watch.as_ref().and_then(|it| it.poll_fd(now)) {
+                    of_notifications = count;
+                    sources[count] = Source::readable(fd);
+                    count += 1;
+                }
             }
         }
         let ready = wait::wait(&sources[..count], Some(timeout))

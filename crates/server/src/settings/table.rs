@@ -522,11 +522,11 @@ settings! {
 
     COALESCE_US = coalesce_us: Amount => limits.coalesce,
         duration(Microseconds, "by round-trip times: 100 to 2000", 0, 10_000),
-        "While frames and reads come faster than one in this time, the worker sleeps that long \
-         instead of being woken by each frame, and handles them together: more traffic for a core, and \
-         up to this much latency. If it is not given, a sixth of the shortest round-trip time of \
-         the clients that are there, a sixteenth where packets were lost, but 100 at least and 2000 \
-         at most. `0`: never.";
+        "While frames and reads come faster than one in this time, acknowledgments do not wake the \
+         worker: they wait for so long at most, and are handled together. More traffic for a core. \
+         Requests do not wait where an XDP program receives (`xdp:`, `xdp+packet:`). If it is not \
+         given, a sixth of the shortest round-trip time of the clients that are there, a sixteenth \
+         where packets were lost, but 100 at least and 2000 at most. `0`: never.";
 
     BUSY_POLL_US = busy_poll_us: Amount,
         duration(Microseconds, "`0`", 0, 1_000_000),

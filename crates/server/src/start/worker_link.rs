@@ -122,6 +122,10 @@ impl Link for WorkerLink {
         each!(self, it => it.poll_fd())
     }
 
+    fn request_fd(&self) -> Option<BorrowedFd<'_>> {
+        each!(self, it => it.request_fd())
+    }
+
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         each!(self, it => it.writable_fd())
     }

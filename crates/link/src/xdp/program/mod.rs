@@ -30,6 +30,9 @@
 //!
 //! A frame that arrives at a queue without a socket passes to the kernel, too.
 //!
+//! **A frame that is longer than an acknowledgment** ([`ACK_FRAME_BYTES_MAX`]), a request that is, also puts a record into
+//! the queue's ring, so that who waits for requests is not woken by acknowledgments (`request_ring`).
+//!
 //! Reading first: Documentation/bpf/map_xskmap.rst; the verifier's rules for packet access in
 //! Documentation/bpf/verifier.rst.
 
@@ -51,8 +54,16 @@ pub(super) const XDP_PASS: u32 = 2;
 /// The verdict of a frame that went to a socket.
 #[cfg(test)]
 pub(super) const XDP_REDIRECT: u32 = 4;
+/// `bpf_map_lookup_elem`: map, address of the key; the value's address or none.
+pub(super) const LOOK_UP: i32 = 1;
 /// `bpf_redirect_map`: context or map, key, verdict if the map has nothing there.
 pub(super) const REDIRECT_MAP: i32 = 51;
+/// `bpf_ringbuf_output`: ring, address and bytes of the record, flags. Without flags it wakes if the reader has read
+/// all before.
+pub(super) const RING_OUTPUT: i32 = 130;
+
+/// Most bytes of a frame that only acknowledges: Ethernet and a tag, IPv6, TCP with all options.
+pub(super) const ACK_FRAME_BYTES_MAX: i32 = 14 + 4 + 40 + 60;
 
 // `struct xdp_md`
 const CONTEXT_DATA: i16 = 0;
@@ -130,6 +141,9 @@ const OTHER_FIELD: Register = Register::R5;
 const BEHIND: Register = Register::R7;
 /// The frame's start.
 const START: Register = Register::R8;
+/// Where the queue's number is, from the end of the stack, and its bytes: the key of the ring, and what a record has.
+const KEY: i16 = -4;
+const KEY_BYTES: i32 = 4;
 
 /// What is ours.
 #[derive(Clone, Copy, Debug)]
@@ -161,8 +175,8 @@ pub(super) enum Addresses<'a> {
 /// What happens to a frame that is ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Take {
-    /// It goes to the socket that this map has for the queue.
-    Redirect(RawFd),
+    /// It goes to the socket that one map has for the queue; the other has the ring for requests.
+    Redirect { sockets: RawFd, rings: RawFd },
     /// Nothing: the program only answers so.
     #[cfg(test)]
     Verdict(u32),
@@ -251,9 +265,10 @@ impl Program<'_> {
         let code = &mut self.code;
         code.bind(self.taken);
         match take {
-            Take::Redirect(map) => {
+            Take::Redirect { sockets, rings } => {
+                tell_of_request(code, rings);
                 code.load(Size::Word, Register::R2, CONTEXT, CONTEXT_QUEUE);
-                code.load_map(Register::R1, map);
+                code.load_map(Register::R1, sockets);
                 code.move_immediate(Register::R3, XDP_PASS.cast_signed());
                 code.call(REDIRECT_MAP);
             }
@@ -571,6 +586,32 @@ impl Program<'_> {
             self.code.bind(next);
         }
     }
+}
+
+/// Puts a record into the queue's ring if the frame is longer than an acknowledgment, if it has a ring, and if that
+/// has room: one that has none has a record already.
+fn tell_of_request(code: &mut Assembler, rings: RawFd) {
+    let told = code.label();
+    let load_key = |code: &mut Assembler| {
+        code.move_register(Register::R2, Register::R10);
+        code.add_immediate(Register::R2, KEY.into());
+    };
+    code.load(Size::Word, FRAME_END, CONTEXT, CONTEXT_DATA_END);
+    code.move_register(FIELD, START);
+    code.add_immediate(FIELD, ACK_FRAME_BYTES_MAX + 1);
+    code.jump_if_register(Condition::Above, FIELD, FRAME_END, told);
+    code.load(Size::Word, Register::R2, CONTEXT, CONTEXT_QUEUE);
+    code.store_word(Register::R10, KEY, Register::R2);
+    load_key(code);
+    code.load_map(Register::R1, rings);
+    code.call(LOOK_UP);
+    code.jump_if_null(Register::R0, told);
+    code.move_register(Register::R1, Register::R0);
+    load_key(code);
+    code.move_immediate(Register::R3, KEY_BYTES);
+    code.move_immediate(Register::R4, 0);
+    code.call(RING_OUTPUT);
+    code.bind(told);
 }
 
 /// A half word as a load of its bytes on the wire gives it.

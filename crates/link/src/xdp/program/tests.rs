@@ -8,8 +8,8 @@ use wire::MacAddress;
 
 use super::super::assembler::{INSTRUCTIONS_MAX, Instruction};
 use super::{
-    ADDRESSES_MAX, Addresses, PORTS_MAX, REDIRECT_MAP, Rules, Take, XDP_PASS, XDP_REDIRECT,
-    assemble,
+    ACK_FRAME_BYTES_MAX, ADDRESSES_MAX, Addresses, LOOK_UP, PORTS_MAX, REDIRECT_MAP, RING_OUTPUT,
+    Rules, Take, XDP_PASS, XDP_REDIRECT, assemble,
 };
 use crate::VlanTag;
 use crate::xdp::address_table::AddressTable;
@@ -30,9 +30,17 @@ const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 const CONTEXT: u64 = 0x100;
 const TABLE: u64 = 0x8000;
 const DATA: u64 = 0x1_0000;
-/// The queue a frame arrives at, and the descriptors of the maps of sockets and of addresses.
+/// Where the stack ends, and where the queue's ring is.
+const STACK: u64 = 0x4000;
+const RING: u64 = 0x5000;
+/// The queue a frame arrives at, and the descriptors of the maps of sockets, of addresses and of rings.
 const QUEUE: u64 = 3;
 const MAP: i32 = 9;
+const RINGS: i32 = 11;
+const TAKE: Take = Take::Redirect {
+    sockets: MAP,
+    rings: RINGS,
+};
 const ADDRESS_MAP: i32 = 10;
 
 /// A frame and the program's machine.
@@ -41,18 +49,37 @@ struct Machine<'a> {
     registers: [u64; 11],
     /// The addresses in the map.
     table: Vec<u8>,
+    /// The stack's last word.
+    key: u64,
+    /// Whether the queue has a ring, and the records in it.
+    has_ring: bool,
+    records: usize,
 }
 
 impl Machine<'_> {
     /// Runs a program as the kernel does, with these addresses in the map; a load outside the frame, which the
     /// verifier refuses, panics.
     fn run(program: &[Instruction], shared: &[IpAddr], frame: &[u8]) -> u32 {
+        Self::run_with(program, shared, frame, true).0
+    }
+
+    /// The same for a queue with or without a ring; the verdict, and the records.
+    fn run_with(
+        program: &[Instruction],
+        shared: &[IpAddr],
+        frame: &[u8],
+        has_ring: bool,
+    ) -> (u32, usize) {
         let mut machine = Machine {
             frame,
             registers: [0; 11],
             table: table(shared).bytes(),
+            key: u64::MAX,
+            has_ring,
+            records: 0,
         };
         machine.registers[1] = CONTEXT;
+        machine.registers[10] = STACK;
         let mut at = 0;
         loop {
             let instruction = program[at];
@@ -83,18 +110,21 @@ impl Machine<'_> {
                 0x18 => {
                     at += 1;
                     let is_value = from == 2;
-                    assert_eq!(immediate, if is_value { ADDRESS_MAP } else { MAP });
+                    assert_eq!(immediate == ADDRESS_MAP, is_value);
                     machine.set(to, if is_value { TABLE } else { wide })
                 }
-                0x85 => {
-                    assert_eq!(immediate, REDIRECT_MAP);
-                    let [_, map, queue, flags, ..] = machine.registers;
-                    assert_eq!(map, u64::try_from(MAP).unwrap());
-                    assert_eq!((queue, flags), (QUEUE, u64::from(XDP_PASS)));
-                    machine.set(0, u64::from(XDP_REDIRECT))
+                0x63 => {
+                    assert_eq!((left, offset), (STACK, -4));
+                    machine.key = right;
+                    false
                 }
-                0x95 => return u32::try_from(machine.registers[0]).unwrap(),
+                0x85 => machine.call(immediate),
+                0x95 => {
+                    let verdict = u32::try_from(machine.registers[0]).unwrap();
+                    return (verdict, machine.records);
+                }
                 0x05 => true,
+                0x15 => left == wide,
                 0x1d => left == right,
                 0x2d => left > right,
                 0x5d => left != right,
@@ -114,6 +144,31 @@ impl Machine<'_> {
                 at += usize::try_from(offset).unwrap();
             }
         }
+    }
+
+    /// A function of the kernel's, which overwrites its arguments.
+    fn call(&mut self, function: i32) -> bool {
+        let [_, map, second, third, fourth, ..] = self.registers;
+        let is_map = |number: i32| map == u64::try_from(number).unwrap();
+        let result = match function {
+            LOOK_UP => {
+                assert!(is_map(RINGS) && second == STACK - 4 && self.key == QUEUE);
+                if self.has_ring { RING } else { 0 }
+            }
+            RING_OUTPUT => {
+                assert_eq!((map, second, third, fourth), (RING, STACK - 4, 4, 0));
+                self.records += 1;
+                0
+            }
+            REDIRECT_MAP => {
+                assert!(is_map(MAP));
+                assert_eq!((second, third), (QUEUE, u64::from(XDP_PASS)));
+                u64::from(XDP_REDIRECT)
+            }
+            other => panic!("function {other} is not one the program calls"),
+        };
+        self.registers[1..=5].fill(u64::MAX);
+        self.set(0, result)
     }
 
     /// Never a jump.
@@ -186,7 +241,7 @@ fn rules<'a>(
 
 fn takes(shared_ports: Option<&[u16]>, frame: &[u8]) -> bool {
     let addresses = addresses();
-    let code = assemble(&rules(&addresses, shared_ports, None), Take::Redirect(MAP));
+    let code = assemble(&rules(&addresses, shared_ports, None), TAKE);
     match Machine::run(&code, &addresses, frame) {
         XDP_REDIRECT => true,
         XDP_PASS => false,
@@ -487,7 +542,7 @@ fn in_vlan(vlan: VlanTag, frame: &[u8]) -> [bool; 2] {
     [None, Some(PORTS.as_slice())].map(|shared_ports| {
         let addresses = addresses();
         let rules = rules(&addresses, shared_ports, Some(vlan));
-        Machine::run(&assemble(&rules, Take::Redirect(MAP)), &addresses, frame) == XDP_REDIRECT
+        Machine::run(&assemble(&rules, TAKE), &addresses, frame) == XDP_REDIRECT
     })
 }
 
@@ -590,7 +645,7 @@ fn without_addresses_of_a_version_none_of_it_is_taken() {
     let takes = |address: &str, shared_ports, frame: &[u8]| {
         let addresses = [ip(address)];
         let rules = rules(&addresses, shared_ports, None);
-        Machine::run(&assemble(&rules, Take::Redirect(MAP)), &addresses, frame) == XDP_REDIRECT
+        Machine::run(&assemble(&rules, TAKE), &addresses, frame) == XDP_REDIRECT
     };
     let solicitation = neighbor(SOLICITED, "ff02::1:ffa1:b2c3", 135, V6);
     for ports in [None, Some(PORTS.as_slice())] {
@@ -617,7 +672,7 @@ fn the_last_of_all_addresses_and_ports_is_taken_in_a_short_program() {
     let (addresses, ports) = many();
     for shared_ports in [None, Some(ports.as_slice())] {
         let rules = rules(&addresses, shared_ports, None);
-        let program = assemble(&rules, Take::Redirect(MAP));
+        let program = assemble(&rules, TAKE);
         assert!(program.len() <= 2_000, "{}", program.len());
         let run = |frame: &[u8]| Machine::run(&program, &addresses, frame);
         let last = *ports.last().unwrap();
@@ -635,14 +690,42 @@ fn the_last_of_all_addresses_and_ports_is_taken_in_a_short_program() {
 #[should_panic(expected = "65 addresses")]
 fn an_address_too_many_is_a_programming_error() {
     let addresses = [ip(V4); ADDRESSES_MAX + 1];
-    let _ = assemble(&rules(&addresses, None, None), Take::Redirect(MAP));
+    let _ = assemble(&rules(&addresses, None, None), TAKE);
 }
 
 #[test]
 #[should_panic(expected = "17 ports")]
 fn a_port_too_many_is_a_programming_error() {
     let ports = [80; PORTS_MAX + 1];
-    let _ = assemble(&rules(&[], Some(&ports), None), Take::Redirect(MAP));
+    let _ = assemble(&rules(&[], Some(&ports), None), TAKE);
+}
+
+#[test]
+fn a_frame_longer_than_an_acknowledgment_has_a_record_if_it_is_taken() {
+    let longest = usize::try_from(ACK_FRAME_BYTES_MAX).unwrap();
+    let addresses = addresses();
+    for shared_ports in [None, Some(PORTS.as_slice())] {
+        for vlan in [None, Some(VLAN)] {
+            let program = assemble(&rules(&addresses, shared_ports, vlan), TAKE);
+            let run = |mut frame: Vec<u8>, bytes, has_ring| {
+                if vlan.is_some() {
+                    frame = with_tag(&frame, [0x81, 0x00, 0x03, 0x45]);
+                }
+                frame.resize(bytes, 0);
+                Machine::run_with(&program, &addresses, &frame, has_ring)
+            };
+            for frame in [tcp_v4(0, 80), tcp_v4(10, 80), tcp_v6(80)] {
+                for (bytes, records) in [(longest, 0), (longest + 1, 1), (1_514, 1)] {
+                    let found = run(frame.clone(), bytes, true);
+                    assert_eq!(found, (XDP_REDIRECT, records), "{bytes} bytes");
+                    let found = run(frame.clone(), bytes, false);
+                    assert_eq!(found, (XDP_REDIRECT, 0), "a queue without a ring");
+                }
+            }
+            let other = packet(&v4("9.9.9.9", "10.1.2.4", 0, 6, &tcp(1, 80)));
+            assert_eq!(run(other, 1_514, true), (XDP_PASS, 0));
+        }
+    }
 }
 
 /// RFC 826 and RFC 4861 would have us answer, and the answer would take the address from the load balancer.
@@ -656,7 +739,7 @@ fn packets_to_a_virtual_address_are_taken_and_neighbour_messages_about_it_are_no
         },
         ..rules(&all, None, None)
     };
-    let code = assemble(&rules, Take::Redirect(MAP));
+    let code = assemble(&rules, TAKE);
     let takes = |frame: &[u8]| Machine::run(&code, &[], frame) == XDP_REDIRECT;
     assert!(takes(&tcp_v4(0, 80)) && takes(&tcp_v6(80)));
     assert!(!takes(&arp(BROADCAST, "10.1.2.9", V4)) && !takes(&arp(OURS.0, V4, "0.0.0.0")));
