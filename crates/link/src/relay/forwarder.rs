@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
-use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::iface::{
+    Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet,
+};
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::socket::Socket as AnySocket;
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -199,7 +201,21 @@ impl Forwarder {
 
     fn drive_stack(&mut self) {
         let now = self.now();
-        self.stack.poll(now, &mut self.port, &mut self.sockets);
+        let (stack, port, sockets) = (&mut self.stack, &mut self.port, &mut self.sockets);
+        stack.poll_maintenance(now);
+        // Packet by packet: of a FIN and a reset behind it, the stack would show the reset alone.
+        loop {
+            match stack.poll_ingress_single(now, port, sockets) {
+                PollIngressSingleResult::None => break,
+                PollIngressSingleResult::PacketProcessed => {}
+                PollIngressSingleResult::SocketStateChanged => {
+                    for connection in &mut self.connections {
+                        connection.note_fin(sockets);
+                    }
+                }
+            }
+        }
+        while stack.poll_egress(now, port, sockets) == PollResult::SocketStateChanged {}
     }
 
     /// Takes clients while there is room.
@@ -376,19 +392,23 @@ impl Connection {
         moved > 0
     }
 
-    /// Passes a FIN or a reset of the server on, once the client has all before it.
-    fn pass_ends(&mut self, sockets: &mut SocketSet<'static>, now: Instant) {
-        let socket = self.inner.socket_mut(sockets);
-        if !self.has_fin
-            && matches!(
-                socket.state(),
-                State::CloseWait | State::LastAck | State::Closing | State::TimeWait
-            )
-        {
+    /// Notes whether the server's FIN has come.
+    fn note_fin(&mut self, sockets: &SocketSet<'static>) {
+        let state = self.inner.socket(sockets).state();
+        let is_behind_fin = matches!(
+            state,
+            State::CloseWait | State::LastAck | State::Closing | State::TimeWait
+        );
+        if is_behind_fin && !self.has_fin {
             self.has_fin = true;
             // The server may have forgotten the connection, so only this bounds how long the client takes.
             let _ = sockopt::set_tcp_user_timeout(&self.client, CLIENT_TIME_MAX_MS);
         }
+    }
+
+    /// Passes a FIN or a reset of the server on, once the client has all before it.
+    fn pass_ends(&mut self, sockets: &mut SocketSet<'static>, now: Instant) {
+        let socket = self.inner.socket_mut(sockets);
         if socket.can_recv() {
             return;
         }

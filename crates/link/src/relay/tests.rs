@@ -120,12 +120,18 @@ impl Server {
         (server, address)
     }
 
-    /// Runs the stack once, and hands its socket over.
-    fn round<R>(&mut self, f: impl FnOnce(&mut Socket<'static>) -> R) -> R {
+    /// Hands its socket over, and runs the stack once.
+    fn poll<R>(&mut self, f: impl FnOnce(&mut Socket<'static>) -> R) -> R {
         let result = f(self.sockets.get_mut(self.handle));
         let micros = i64::try_from(self.start.elapsed().as_micros()).unwrap();
         let now = StackInstant::from_micros(micros);
         self.stack.poll(now, &mut self.relay, &mut self.sockets);
+        result
+    }
+
+    /// The same, and lets others run.
+    fn round<R>(&mut self, f: impl FnOnce(&mut Socket<'static>) -> R) -> R {
+        let result = self.poll(f);
         // Both are on one processor, perhaps.
         thread::yield_now();
         result
@@ -263,6 +269,26 @@ fn who_reads_late_gets_all_and_an_end_though_the_server_knows_nothing_of_the_con
         let received = server.until_ended(client, |_| ()).unwrap();
         assert_eq!(received.len(), expected.len(), "{is_closed}");
         assert!(received == expected, "other bytes");
+    }
+}
+
+#[test]
+fn a_fin_is_an_end_though_a_reset_comes_right_behind_it() {
+    let (mut server, address) = Server::start();
+    for _ in 0..100 {
+        let mut client = connect(address);
+        while server.round(|socket| socket.state()) != State::Established {}
+        server.poll(|socket| {
+            assert_eq!(socket.send_slice(b"reply").unwrap(), 5);
+            socket.close();
+        });
+        server.poll(Socket::abort);
+        let client = thread::spawn(move || {
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).map(|_| received)
+        });
+        assert_eq!(server.until_ended(client, |_| ()).unwrap(), b"reply");
+        server.round(|socket| socket.listen(SERVER_PORT).unwrap());
     }
 }
 
