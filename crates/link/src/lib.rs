@@ -305,10 +305,16 @@ pub trait Link {
     /// The descriptor to poll for readability; `None` in simulation.
     fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
 
-    /// The descriptor to poll for requests: readable when a frame has come that is longer than an acknowledgment, and
-    /// [`Link::receive`] has not found its end since. `None`: this link does not tell.
+    /// The descriptor to poll for requests: readable when a frame longer than an acknowledgment has come since
+    /// [`Link::clear_requests`]. `None`: this link does not tell.
     fn request_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
+    }
+
+    /// Forgets the requests that have come. Returns whether frames wait to be received, which may be requests: then who
+    /// is about to sleep is to receive them first.
+    fn clear_requests(&mut self) -> bool {
+        false
     }
 
     /// The descriptor to poll for writability after `Full`; `None` in simulation.

@@ -182,6 +182,10 @@ impl Link for XdpPacket {
         self.receiver.request_fd()
     }
 
+    fn clear_requests(&mut self) -> bool {
+        self.receiver.clear_requests()
+    }
+
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.sender.fd())
     }

@@ -824,7 +824,7 @@ impl<L: Link, D: Disk> Worker<L, D> {
         &self.link
     }
 
-    /// The link, for the simulator to drive.
+    /// The link, for who drives it.
     #[must_use]
     pub const fn link_mut(&mut self) -> &mut L {
         &mut self.link

@@ -199,6 +199,14 @@ impl<L: Link, W: Write> Link for Captured<L, W> {
         self.link.poll_fd()
     }
 
+    fn request_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.request_fd()
+    }
+
+    fn clear_requests(&mut self) -> bool {
+        self.link.clear_requests()
+    }
+
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         self.link.writable_fd()
     }

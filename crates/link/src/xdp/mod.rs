@@ -610,14 +610,8 @@ impl Link for Xdp {
         // With so many taken, an empty ring means that the device is to be polled: once at first, and again
         // if the last poll handed on as many frames as one may.
         let mut poll_at = matches!(self.polling, Polling::Untried | Polling::On).then_some(0);
-        // Who polls is woken by nothing.
-        let mut is_cleared = self.polling == Polling::On;
         while taken < frames_max {
             let Some(frame) = self.queue.take() else {
-                // Once, before a last look: a frame that comes later has a record of its own.
-                if !std::mem::replace(&mut is_cleared, true) && self.requests.clear() {
-                    continue;
-                }
                 if poll_at.is_none_or(|frames| taken < frames) {
                     break;
                 }
@@ -769,6 +763,12 @@ impl Link for Xdp {
 
     fn request_fd(&self) -> Option<BorrowedFd<'_>> {
         self.is_using.then(|| self.requests.fd())
+    }
+
+    fn clear_requests(&mut self) -> bool {
+        self.requests.clear();
+        // Behind it: a frame that comes later has a record of its own.
+        self.is_using && self.queue.has_received()
     }
 
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -524,6 +524,11 @@ impl Queue {
         self.is_zero_copy
     }
 
+    /// Whether there is a frame to take.
+    pub(super) fn has_received(&mut self) -> bool {
+        self.rings.receive.has_ready()
+    }
+
     /// Copies the next received frame out, and its cells back to the fill ring. `None` if there is none, or
     /// not all of it: then the next call goes on.
     pub(super) fn take(&mut self) -> Option<Taken<'_>> {

@@ -4,8 +4,11 @@
 //! Acknowledgments can wait for a while until there are more of them, and a request can't; the receive ring's descriptor
 //! is readable for both. This one's is readable for requests.
 //!
-//! It refuses to read the records: that there is one is all that they say. A ring that is full is readable, so none is
-//! missed. Bound: [`RING_BYTES`], and two pages for the indices.
+//! It is cleared before who waits for it sleeps. In between it fills up, and the kernel, which tells of a record only where all
+//! before were read, wakes nobody.
+//!
+//! It refuses to read the records: that there is one is all that they say. Bound: [`RING_BYTES`], and two pages for the
+//! indices.
 //!
 //! Reading first: Documentation/bpf/ringbuf.rst.
 #![allow(
@@ -57,16 +60,11 @@ impl RequestRing {
         self.map.as_fd()
     }
 
-    /// Reads all records; whether there were any. Frames are to be looked for behind it: those of these records are
-    /// in the receive ring by then, or on their way.
-    pub(super) fn clear(&mut self) -> bool {
+    /// Reads all records. Frames are to be looked for behind it: those of these records are in the receive ring by then,
+    /// or on their way.
+    pub(super) fn clear(&mut self) {
         let written = index(&self.written).load(Ordering::Acquire);
-        let read = index(&self.read);
-        let had_any = read.load(Ordering::Relaxed) != written;
-        if had_any {
-            read.store(written, Ordering::Release);
-        }
-        had_any
+        index(&self.read).store(written, Ordering::Release);
     }
 }
 

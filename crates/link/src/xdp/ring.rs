@@ -182,13 +182,18 @@ impl<E: Entry> Ring<E> {
         producer.store(self.indices.own, Ordering::Release);
     }
 
-    /// As a consumer: reads the next entry; the kernel may write it again after [`Ring::release`].
-    pub(super) fn take(&mut self) -> Option<E> {
+    /// As a consumer: whether there is an entry to take.
+    pub(super) fn has_ready(&mut self) -> bool {
         if self.indices.ready() == 0 {
             self.indices.theirs = self.word(self.offsets.producer).load(Ordering::Acquire);
-            if self.indices.ready() == 0 {
-                return None;
-            }
+        }
+        self.indices.ready() > 0
+    }
+
+    /// As a consumer: reads the next entry; the kernel may write it again after [`Ring::release`].
+    pub(super) fn take(&mut self) -> Option<E> {
+        if !self.has_ready() {
+            return None;
         }
         let place = self.entry(self.indices.own);
         // SAFETY: inside the mapping and aligned; the indices say that the entry is ours. Any bytes

@@ -423,7 +423,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
             Sleep::Pause(pause) => pause,
             Sleep::Wait => timeout,
         };
-        if timeout.is_zero() {
+        let may_wait = sleep == Sleep::Wait || !self.worker.link_mut().clear_requests();
+        if timeout.is_zero() || !may_wait {
             return Ok(false);
         }
         let or_writable = step.blocked_on_link && !self.pollout_unreliable;

@@ -126,6 +126,10 @@ impl Link for WorkerLink {
         each!(self, it => it.request_fd())
     }
 
+    fn clear_requests(&mut self) -> bool {
+        each!(self, it => it.clear_requests())
+    }
+
     fn writable_fd(&self) -> Option<BorrowedFd<'_>> {
         each!(self, it => it.writable_fd())
     }
