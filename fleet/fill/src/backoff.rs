@@ -23,15 +23,16 @@ pub struct Backoff {
 impl Backoff {
     /// Takes a failure; `retry_after_ms` is what the origin said, if it did. Returns the delay, milliseconds.
     pub fn failed(&mut self, now_ms: u64, retry_after_ms: Option<u64>, random: &mut Random) -> u64 {
-        // Failures of requests that were in flight together are one.
-        if self.failures > 0 && now_ms < self.due_ms && retry_after_ms.is_none() {
+        let told = retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
+        // Failures of requests that were in flight together are one; the latest moment that the origin says counts.
+        if self.failures > 0 && now_ms < self.due_ms {
+            self.due_ms = self.due_ms.max(now_ms + told);
             return self.due_ms - now_ms;
         }
         let longest = FIRST_MS
             .checked_shl(self.failures.min(32))
             .map_or(MOST_MS, |delay| delay.min(MOST_MS));
         let delay = longest / 2 + random.below(longest / 2 + 1);
-        let told = retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
         self.failures = self.failures.saturating_add(1);
         self.due_ms = self.due_ms.max(now_ms + delay.max(told));
         self.due_ms - now_ms
@@ -94,6 +95,24 @@ mod tests {
         assert_eq!(backoff.failures(), 1);
         backoff.failed(delay, None, &mut random);
         assert_eq!(backoff.failures(), 2);
+    }
+
+    #[test]
+    fn requests_that_fail_together_are_one_failure_also_if_the_origin_says_when() {
+        let mut random = Random::new(1);
+        let mut backoff = Backoff::default();
+        for now_ms in 0..32 {
+            backoff.failed(now_ms, Some(1_000), &mut random);
+            assert_eq!(backoff.failures(), 1);
+            assert_eq!(backoff.due_ms(), now_ms + 1_000);
+        }
+        assert_eq!(backoff.failed(40, Some(30_000), &mut random), 30_000);
+        assert_eq!(
+            backoff.failed(50, Some(0), &mut random),
+            29_990,
+            "not sooner"
+        );
+        assert_eq!(backoff.failures(), 1);
     }
 
     #[test]
