@@ -311,8 +311,8 @@ pub trait Link {
         None
     }
 
-    /// Forgets the requests that have come. Returns whether frames wait to be received, which may be requests: then who
-    /// is about to sleep is to receive them first.
+    /// Forgets the requests that have come; called before a sleep. Returns whether frames wait to be received, which may
+    /// be requests: then they are to be received first.
     fn clear_requests(&mut self) -> bool {
         false
     }

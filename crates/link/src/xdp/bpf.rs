@@ -27,7 +27,7 @@ const LINK_UPDATE: i32 = 29;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_ARRAY_OF_MAPS: u32 = 12;
 const MAP_TYPE_XSKMAP: u32 = 17;
-const MAP_TYPE_RING: u32 = 27;
+const MAP_TYPE_RINGBUF: u32 = 27;
 const PROG_TYPE_XDP: u32 = 6;
 /// `BPF_F_XDP_HAS_FRAGS`: frames may be in several buffers, of which the program sees the first.
 const PROG_HAS_FRAGS: u32 = 1 << 5;
@@ -137,7 +137,7 @@ pub(super) fn create_socket_map(entries_max: u32) -> Result<OwnedFd, i32> {
 
 /// Makes a ring of so many bytes, whole pages, that programs put records into (Linux 5.8).
 pub(super) fn create_ring(bytes: u32) -> Result<OwnedFd, i32> {
-    create_map(MAP_TYPE_RING, (0, 0), bytes, None)
+    create_map(MAP_TYPE_RINGBUF, (0, 0), bytes, None)
 }
 
 /// Makes a map of rings like `ring` by receive queue.

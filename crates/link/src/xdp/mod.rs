@@ -46,8 +46,9 @@
 //!   ([`Link::is_polling_in_vain`]). Behind the driver there is no context, which is refused.
 //!
 //! Bounds, for each queue: a pinned page for each cell, 16 MiB with the usual numbers; rings of 24 bytes
-//! for each cell, and one of a page that tells of requests (`request_ring`); one receive buffer, of a cell or of 64 KiB. Two system calls for each large frame sent by copying (the
-//! kernel takes 32 frames a call), none for a frame received; with busy polling one for each call of
+//! for each cell, and one of a page that tells of requests (`request_ring`); one receive buffer, of a cell or of
+//! 64 KiB. Two system calls for each large frame sent by copying (the kernel takes 32 frames a call), none for a frame
+//! received; with busy polling one for each call of
 //! [`Link::receive`], and one more for each 64 frames.
 //!
 //! **Known limits.**

@@ -4,8 +4,8 @@
 //! Acknowledgments can wait for a while until there are more of them, and a request can't; the receive ring's descriptor
 //! is readable for both. This one's is readable for requests.
 //!
-//! It is cleared before who waits for it sleeps. In between it fills up, and the kernel, which tells of a record only where all
-//! before were read, wakes nobody.
+//! A worker clears it before it sleeps. Otherwise it fills up, and the kernel wakes nobody: it tells of a record only if
+//! all before it were read. What is no request and as long has a record, too; a SYN or a FIN has none.
 //!
 //! It refuses to read the records: that there is one is all that they say. Bound: [`RING_BYTES`], and two pages for the
 //! indices.

@@ -6,8 +6,9 @@
 //! its interrupts (`ethtool -C rx-usecs`); what it costs and brings is in
 //! `docs/develop/decisions/0015-wake-ups.md`.
 //!
-//! Only acknowledgments and timers wait for the end of a pause. A request ends it where the link tells one from an
-//! acknowledgment ([`link::Link::request_fd`]), and so do a name that is found, a read that completes, and mail.
+//! Only acknowledgments, frames as short (SYN, FIN) and timers wait for the end of a pause. A request ends it where the link
+//! tells one from an acknowledgment ([`link::Link::request_fd`]), and so do a name that is found, a read that completes, and
+//! mail.
 //!
 //! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round: pacing's
 //! schedule may be [`TIMERS_WAIT_MAX`] ahead of the clock at least, and none waits longer.

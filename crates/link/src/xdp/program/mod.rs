@@ -55,12 +55,12 @@ pub(super) const XDP_PASS: u32 = 2;
 #[cfg(test)]
 pub(super) const XDP_REDIRECT: u32 = 4;
 /// `bpf_map_lookup_elem`: map, address of the key; the value's address or none.
-pub(super) const LOOK_UP: i32 = 1;
+pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
 /// `bpf_redirect_map`: context or map, key, verdict if the map has nothing there.
 pub(super) const REDIRECT_MAP: i32 = 51;
 /// `bpf_ringbuf_output`: ring, address and bytes of the record, flags. Without flags it wakes if the reader has read
 /// all before.
-pub(super) const RING_OUTPUT: i32 = 130;
+pub(super) const RINGBUF_OUTPUT: i32 = 130;
 
 /// Most bytes of a frame that only acknowledges: Ethernet and a tag, IPv6, TCP with all options.
 pub(super) const ACK_FRAME_BYTES_MAX: i32 = 14 + 4 + 40 + 60;
@@ -604,13 +604,13 @@ fn tell_of_request(code: &mut Assembler, rings: RawFd) {
     code.store_word(Register::R10, KEY, Register::R2);
     load_key(code);
     code.load_map(Register::R1, rings);
-    code.call(LOOK_UP);
+    code.call(MAP_LOOKUP_ELEM);
     code.jump_if_null(Register::R0, told);
     code.move_register(Register::R1, Register::R0);
     load_key(code);
     code.move_immediate(Register::R3, KEY_BYTES);
     code.move_immediate(Register::R4, 0);
-    code.call(RING_OUTPUT);
+    code.call(RINGBUF_OUTPUT);
     code.bind(told);
 }
 

@@ -8,8 +8,8 @@ use wire::MacAddress;
 
 use super::super::assembler::{INSTRUCTIONS_MAX, Instruction};
 use super::{
-    ACK_FRAME_BYTES_MAX, ADDRESSES_MAX, Addresses, LOOK_UP, PORTS_MAX, REDIRECT_MAP, RING_OUTPUT,
-    Rules, Take, XDP_PASS, XDP_REDIRECT, assemble,
+    ACK_FRAME_BYTES_MAX, ADDRESSES_MAX, Addresses, MAP_LOOKUP_ELEM, PORTS_MAX, REDIRECT_MAP,
+    RINGBUF_OUTPUT, Rules, Take, XDP_PASS, XDP_REDIRECT, assemble,
 };
 use crate::VlanTag;
 use crate::xdp::address_table::AddressTable;
@@ -151,11 +151,11 @@ impl Machine<'_> {
         let [_, map, second, third, fourth, ..] = self.registers;
         let is_map = |number: i32| map == u64::try_from(number).unwrap();
         let result = match function {
-            LOOK_UP => {
+            MAP_LOOKUP_ELEM => {
                 assert!(is_map(RINGS) && second == STACK - 4 && self.key == QUEUE);
                 if self.has_ring { RING } else { 0 }
             }
-            RING_OUTPUT => {
+            RINGBUF_OUTPUT => {
                 assert_eq!((map, second, third, fourth), (RING, STACK - 4, 4, 0));
                 self.records += 1;
                 0
