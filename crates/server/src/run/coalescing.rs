@@ -10,24 +10,33 @@
 //! tells one from an acknowledgment ([`link::Link::request_fd`]), and so do a name that is found, a read that completes, and
 //! mail.
 //!
-//! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round: pacing's
-//! schedule may be [`TIMERS_WAIT_MAX`] ahead of the clock at least, and none waits longer.
+//! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round, but none for
+//! longer than [`TIMERS_WAIT_MAX`].
+//!
+//! A worker that is mostly asleep does not pause ([`AWAKE_SHARES`]): it would save a part of what is little, and acknowledgments
+//! that wait cost a path with a small buffer up to a third of its goodput.
 //!
 //! It refuses to pause twice without finding work in between, so an idle server is woken by the first
 //! frame. Bounded by the pause: nothing waits longer for being handled with others.
 
-use clock::Duration;
+use clock::{Duration, Instant};
 
 /// Shortest and longest pause by round-trip times: with 2 ms most wake-ups are spared, and a viewer notices nothing.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// Timers wait for the end of a pause for so long at most.
-pub(crate) const TIMERS_WAIT_MAX: Duration = tcp::pacing::AHEAD_MIN;
+/// Timers wait for the end of a pause for so long at most. Pacing makes up for four times as much.
+pub(crate) const TIMERS_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// A pause is so small a part of the shortest round-trip time: what acknowledgments make room for waits for its end. After
 /// a loss it is a sixteenth, since three eighths of the time count then.
 const ROUND_TRIP_PARTS: u32 = 6;
+
+/// Pauses by round-trip times begin when the worker is awake for more than one part in the first number of its time, and end when
+/// it is for less than one in the second, since they shorten it.
+const AWAKE_SHARES: (u32, u32) = (12, 20);
+/// Of this time, about.
+const AWAKE_OVER: Duration = Duration::from_millis(100);
 
 /// How long pauses are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,9 +54,46 @@ pub(crate) struct Coalescing {
     pauses: Pauses,
     pause: Duration,
     /// The last wait for a descriptor ended within a pause's time, and every pause since found work.
-    is_busy: bool,
+    is_woken_often: bool,
     /// The worker has paused and found nothing since.
     has_paused: bool,
+    use_of_time: UseOfTime,
+}
+
+/// How much of its time the worker was awake lately.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct UseOfTime {
+    awake: Duration,
+    asleep: Duration,
+    /// When it slept last, until then.
+    woke_at: Option<Instant>,
+    /// For so much that pauses are worth their delay.
+    is_much: bool,
+}
+
+impl UseOfTime {
+    /// Nothing is known yet.
+    const NONE: Self = Self {
+        awake: Duration::ZERO,
+        asleep: Duration::ZERO,
+        woke_at: None,
+        is_much: false,
+    };
+
+    /// The worker slept.
+    fn on_slept(&mut self, from: Instant, until: Instant) {
+        let awake = self.woke_at.map_or(Duration::ZERO, |at| from.since(at));
+        self.awake += awake;
+        self.asleep += until.since(from);
+        if self.awake + self.asleep >= AWAKE_OVER {
+            self.awake /= 2;
+            self.asleep /= 2;
+        }
+        self.woke_at = Some(until);
+        let (begin, end) = AWAKE_SHARES;
+        let share = if self.is_much { end } else { begin };
+        self.is_much = self.awake * share > self.awake + self.asleep;
+    }
 }
 
 /// How to sleep.
@@ -69,8 +115,9 @@ impl Coalescing {
                 Pauses::Fixed(pause) => pause,
                 Pauses::ByRoundTrip => PAUSE_MIN,
             },
-            is_busy: false,
+            is_woken_often: false,
             has_paused: false,
+            use_of_time: UseOfTime::NONE,
         }
     }
 
@@ -86,7 +133,11 @@ impl Coalescing {
     #[must_use]
     pub(crate) fn sleep(&mut self, look_after: Duration) -> Sleep {
         let pause = self.pause.min(look_after);
-        if !self.is_busy || self.has_paused || pause.is_zero() {
+        let pays = match self.pauses {
+            Pauses::Fixed(_) => true,
+            Pauses::ByRoundTrip => self.use_of_time.is_much,
+        };
+        if !pays || !self.is_woken_often || self.has_paused || pause.is_zero() {
             return Sleep::Wait;
         }
         self.has_paused = true;
@@ -98,41 +149,50 @@ impl Coalescing {
         self.has_paused = false;
     }
 
-    /// A wait for descriptors took `waited`.
-    pub(crate) fn on_waited(&mut self, waited: Duration) {
-        self.is_busy = waited < self.pause;
-        self.has_paused = false;
+    /// The worker slept so.
+    pub(crate) fn on_slept(&mut self, sleep: Sleep, from: Instant, until: Instant) {
+        self.use_of_time.on_slept(from, until);
+        if sleep == Sleep::Wait {
+            self.is_woken_often = until.since(from) < self.pause;
+            self.has_paused = false;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Coalescing, Pauses, Sleep};
-    use clock::Duration;
+    use clock::{Duration, Instant};
 
     const PAUSE: Duration = Duration::from_micros(100);
     const SHORT: Duration = Duration::from_micros(99);
     const LONG: Duration = Duration::from_secs(1);
+    const START: Instant = Instant::from_millis(1000);
+
+    /// A wait of so long.
+    fn wait(coalescing: &mut Coalescing, waited: Duration) {
+        coalescing.on_slept(Sleep::Wait, START, START + waited);
+    }
 
     #[test]
     fn an_idle_worker_waits_for_the_first_frame() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
-        coalescing.on_waited(PAUSE);
+        wait(&mut coalescing, PAUSE);
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
     }
 
     #[test]
     fn wake_ups_that_come_faster_than_the_pause_are_coalesced_as_long_as_pauses_find_work() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
-        coalescing.on_waited(SHORT);
+        wait(&mut coalescing, SHORT);
         for _ in 0..3 {
             assert_eq!(coalescing.sleep(LONG), Sleep::Pause(PAUSE));
             coalescing.on_progress();
         }
         assert_eq!(coalescing.sleep(LONG), Sleep::Pause(PAUSE));
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait, "paused, found nothing");
-        coalescing.on_waited(LONG);
+        wait(&mut coalescing, LONG);
         coalescing.on_progress();
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait, "a long wait");
     }
@@ -140,7 +200,7 @@ mod tests {
     #[test]
     fn a_device_that_is_to_be_asked_sooner_ends_the_pause() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
-        coalescing.on_waited(SHORT);
+        wait(&mut coalescing, SHORT);
         assert_eq!(coalescing.sleep(SHORT), Sleep::Pause(SHORT));
         coalescing.on_progress();
         assert_eq!(coalescing.sleep(Duration::ZERO), Sleep::Wait);
@@ -149,7 +209,7 @@ mod tests {
     #[test]
     fn without_a_pause_every_sleep_is_a_wait() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(Duration::ZERO));
-        coalescing.on_waited(Duration::ZERO);
+        wait(&mut coalescing, Duration::ZERO);
         assert_eq!(coalescing.sleep(LONG), Sleep::Wait);
     }
 
@@ -158,7 +218,9 @@ mod tests {
         let pause = |pauses, shortest| {
             let mut coalescing = Coalescing::new(pauses);
             coalescing.on_round_trip(shortest);
-            coalescing.on_waited(Duration::ZERO);
+            // Awake all the time.
+            wait(&mut coalescing, Duration::ZERO);
+            coalescing.on_slept(Sleep::Wait, START + SHORT, START + SHORT);
             coalescing.sleep(LONG)
         };
         let micros = Duration::from_micros;
@@ -176,5 +238,55 @@ mod tests {
         }
         let fixed = pause(Pauses::Fixed(PAUSE), Some(micros(16_000)));
         assert_eq!(fixed, Sleep::Pause(PAUSE), "as the operator says");
+    }
+
+    #[test]
+    fn pauses_begin_with_a_twelfth_of_the_time_awake_and_end_with_a_twentieth() {
+        let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);
+        let mut now = START;
+        let mut sleep_after = |awake| {
+            for _ in 0..5_000 {
+                let from = now + awake;
+                now = from + SHORT;
+                coalescing.on_slept(Sleep::Wait, from, now);
+            }
+            coalescing.sleep(LONG)
+        };
+        let pause = Sleep::Pause(PAUSE);
+        for (awake, expected) in [
+            (8, Sleep::Wait),
+            (10, pause),
+            (6, pause),
+            (5, Sleep::Wait),
+            (8, Sleep::Wait),
+        ] {
+            let awake = Duration::from_micros(awake);
+            assert_eq!(sleep_after(awake), expected, "{awake:?} of 99 us and it");
+        }
+    }
+
+    #[test]
+    fn who_says_how_long_pauses_are_has_them_however_little_there_is_to_do() {
+        let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
+        coalescing.on_slept(Sleep::Wait, START, START + LONG);
+        wait(&mut coalescing, SHORT);
+        assert_eq!(coalescing.sleep(LONG), Sleep::Pause(PAUSE));
+    }
+
+    #[test]
+    fn a_minute_awake_is_forgotten_after_half_a_second_asleep() {
+        let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);
+        let mut now = START;
+        let mut sleep_after = |awake, asleep| {
+            let from = now + awake;
+            now = from + asleep;
+            coalescing.on_slept(Sleep::Wait, from, now);
+            coalescing.sleep(LONG)
+        };
+        sleep_after(Duration::ZERO, Duration::ZERO);
+        let found = sleep_after(Duration::from_secs(60), SHORT);
+        assert_eq!(found, Sleep::Pause(PAUSE));
+        let short = (0..5_000).map(|_| sleep_after(Duration::ZERO, SHORT));
+        assert_eq!(short.last(), Some(Sleep::Wait));
     }
 }

@@ -468,6 +468,7 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
         let ready = wait::wait(&sources[..count], Some(timeout))
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
+        self.coalescing.on_slept(sleep, now, self.now());
         let woken = ready.is_any();
         if woken {
             self.worker.disk_mut().clear_wake();
@@ -483,7 +484,6 @@ impl<L: Link, D: Disk> Serving<L, D> {
             watch.wake();
         }
         self.counters.server_sleep_events += 1;
-        self.coalescing.on_waited(self.now().since(now));
         // If the next round makes no progress either, `POLLOUT` was reported for a full link.
         self.pollout_unreliable = woken && or_writable;
         Ok(woken)

@@ -16,7 +16,7 @@ use crate::failure::{EXIT_BROKEN, EXIT_REFUSED, Failure};
 use crate::observe::metrics::table::meaning_of;
 use crate::observe::monitoring::Monitoring;
 use crate::reload::{self, files::OperatorFiles};
-use crate::run::coalescing::Pauses;
+use crate::run::coalescing::{Pauses, Sleep};
 use crate::run::mailbox::{Command, Mailbox, mailbox};
 use crate::run::signals::Signals;
 use rustix::process::geteuid;
@@ -133,7 +133,8 @@ fn mail_ends_a_pause_and_time_does() {
         next_look: None,
     };
     for has_mail in [false, true] {
-        serving.coalescing.on_waited(Duration::ZERO);
+        let now = clock::Instant::ZERO;
+        serving.coalescing.on_slept(Sleep::Wait, now, now);
         if has_mail {
             sender.command(Command::ReopenDirectory);
         }
