@@ -50,7 +50,7 @@ pub struct RateSample {
     /// When the ACK arrived.
     pub now: Instant,
     /// Bytes a second; 0: none that can be trusted, because the interval was shorter than the least
-    /// RTT.
+    /// RTT, or because an ACK in it covers bytes that had arrived earlier.
     pub rate: u64,
     /// Bytes that this ACK newly reports.
     pub newly_delivered: u64,
@@ -114,6 +114,8 @@ pub struct DeliveryRate {
     lost: u64,
     /// C.app_limited: samples are limited until so many bytes were delivered.
     limited_until: Option<u64>,
+    /// C.delivered at the last ACK of which it is not known when its bytes arrived.
+    unknown_until: u64,
     /// Of the present ACK.
     newest: Option<Newest>,
     /// Bytes that the present ACK reports.
@@ -139,6 +141,11 @@ impl DeliveryRate {
     /// (bytes) was delivered.
     pub fn mark_limited(&mut self, in_flight: u64) {
         self.limited_until = Some((self.delivered + in_flight).max(1));
+    }
+
+    /// The present ACK covers bytes that had arrived earlier, without a report: what was sent before it gives no rate.
+    pub const fn mark_unknown(&mut self) {
+        self.unknown_until = self.delivered;
     }
 
     /// Something may be claimed since `since`.
@@ -258,7 +265,8 @@ impl DeliveryRate {
         let interval = send_elapsed.max(now.since(stamp.delivered_at));
         let delivered = self.delivered - stamp.delivered;
         // A retransmission is acknowledged too soon if the first transmission arrived.
-        let is_reliable = interval >= rtt_min && !interval.is_zero();
+        let is_known = stamp.delivered >= self.unknown_until;
+        let is_reliable = is_known && interval >= rtt_min && !interval.is_zero();
         let rate = u128::from(delivered) * 1_000_000_000 / interval.as_nanos().max(1);
         Some(RateSample {
             now,
@@ -413,6 +421,27 @@ mod tests {
         sender.send(1000, 1000);
         let exact = sender.acknowledge(1100, 1000).expect("data");
         assert_eq!(exact.rate, 10_000);
+    }
+
+    #[test]
+    fn what_was_sent_before_an_ack_that_covers_earlier_arrivals_gives_no_rate() {
+        let mut sender = Sender::default();
+        sender.send(1000, 1000);
+        sender.send(1050, 9000);
+        let _ = sender.lose(1150, 1000);
+        sender.send_again(1150, 0, 1000);
+        let rate_of =
+            |sender: &mut Sender, millis, end| sender.acknowledge(millis, end).expect("data").rate;
+        sender.send(1200, 1000);
+        // The ACK of the retransmission covers 9000 bytes that arrived a round trip ago.
+        sender.flight.acknowledge(StreamOffset(10_000), |entry| {
+            sender.rate.on_delivered(at(1250), entry);
+        });
+        sender.rate.mark_unknown();
+        assert_eq!(sender.sample(1250).expect("data").rate, 0);
+        sender.send(1260, 1000);
+        assert_eq!(rate_of(&mut sender, 1300, 11_000), 0, "sent before it");
+        assert_eq!(rate_of(&mut sender, 1360, 12_000), 18_181);
     }
 
     #[test]

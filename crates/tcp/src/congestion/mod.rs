@@ -164,6 +164,9 @@ pub trait Controller {
     /// A transmission is considered lost.
     fn on_lost(&mut self, _: &LostTransmission) {}
 
+    /// The peer agreed on SACK, and its blocks report nothing.
+    fn on_sack_useless(&mut self) {}
+
     /// Something will be sent after an idle time in which there was nothing to send.
     fn on_restart(&mut self, _: Instant) {}
 
@@ -316,6 +319,10 @@ impl Controller for Congestion {
 
     fn on_lost(&mut self, lost: &LostTransmission) {
         of_algorithm!(self, controller => controller.on_lost(lost));
+    }
+
+    fn on_sack_useless(&mut self) {
+        of_algorithm!(self, controller => controller.on_sack_useless());
     }
 
     fn on_restart(&mut self, now: Instant) {

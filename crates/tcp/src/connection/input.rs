@@ -396,6 +396,9 @@ impl Connection {
             RecoveryState::Recovery { high, .. } => Some(high),
             RecoveryState::Open | RecoveryState::Loss { .. } => None,
         };
+        if delivery.advanced && self.recovery != RecoveryState::Open {
+            self.sample_repaired();
+        }
         let has_ended = self.end_recovery(ack);
         delivery.recovered = recovery_point.filter(|_| has_ended);
         let loss_undone = self.check_needless_resends(delivery.duplicate);
@@ -406,7 +409,9 @@ impl Connection {
         };
         let reduced_by_echo = delivery.is_echo && self.on_echo();
         self.adjust_window(now, &delivery, has_new_loss);
-        if delivery.advanced || delivery.bytes > 0 || self.flight.is_empty() {
+        let has_arrived = delivery.advanced || delivery.bytes > 0;
+        let is_partial = delivery.advanced && self.is_later_partial_ack();
+        if has_arrived && !is_partial || self.flight.is_empty() {
             self.restart_retransmit(now);
         }
         Acknowledged {
@@ -415,6 +420,16 @@ impl Connection {
             loss_undone,
             reduced_by_echo,
         }
+    }
+
+    /// An ACK of new data arrived: whether it is a partial one that is not the first of its recovery, without SACK. Each
+    /// names one hole, and only the first restarts the retransmission timer, so that many holes are repaired by a timeout
+    /// (RFC 6582 s3.2, step 3; "impatient" in RFC 3782 s4). Not again before there is a sample of the RTT, or the timer would
+    /// be doubled in each recovery.
+    fn is_later_partial_ack(&mut self) -> bool {
+        let is_recovering = matches!(self.recovery, RecoveryState::Recovery { .. });
+        let is_partial = is_recovering && !self.sack.is_used() && !self.rtt.is_backed_off();
+        is_partial && core::mem::replace(&mut self.has_partial_ack, true)
     }
 
     /// RACK's reordering timer fired: segments that did not arrive in time are now lost.
@@ -484,6 +499,7 @@ impl Connection {
             high: self.send.nxt,
             reduction: is_reduced.then(|| RateReduction::new(flight_bytes)),
         };
+        self.has_partial_ack = false;
     }
 
     /// RFC 9937 s5: without SACK each duplicate ACK counts as one segment delivered, and these are

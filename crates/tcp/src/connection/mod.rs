@@ -157,6 +157,8 @@ pub struct Connection {
     /// The override timer of sender SWS avoidance fired: a small segment must be sent
     /// (RFC 9293 s3.8.6.2.1).
     sws_override_due: bool,
+    /// A partial ACK has come in this recovery (RFC 6582 s3.2, step 3), without SACK.
+    has_partial_ack: bool,
     /// Duplicate ACKs in a row that reported nothing, while no SACK block ever has.
     duplicate_acks: u32,
     /// Timeouts in a row without new data acknowledged.
@@ -288,6 +290,7 @@ impl Connection {
             tail_probe: None,
             probe_due: false,
             sws_override_due: false,
+            has_partial_ack: false,
             timeouts: 0,
             probes: 0,
             probed_at: now,

@@ -14,6 +14,7 @@ use wire::{SeqNumber, TcpRepr};
 
 use super::Connection;
 use super::input::Delivery;
+use crate::congestion::Controller as _;
 use crate::recovery::DUPLICATE_THRESHOLD;
 use crate::stream::{StreamOffset, StreamRange};
 
@@ -77,6 +78,7 @@ impl Connection {
             let is_third = self.duplicate_acks == DUPLICATE_THRESHOLD;
             if is_third && self.sack == SackReports::Expected && self.is_duplicate_meaningful() {
                 self.sack = SackReports::Useless;
+                self.congestion.on_sack_useless();
                 self.reordering = None;
             }
         }

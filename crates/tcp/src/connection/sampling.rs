@@ -107,6 +107,15 @@ impl Connection {
         }
     }
 
+    /// An ACK fills a hole. Without SACK what lies above it had arrived earlier.
+    pub(super) fn sample_repaired(&mut self) {
+        if let Some(rate) = &mut self.delivery_rate
+            && !self.sack.is_used()
+        {
+            rate.mark_unknown();
+        }
+    }
+
     /// Whether so little is left of the window that the session waits for more
     /// (docs/develop/decisions/0003-read-size.md).
     pub(super) fn is_window_limited(&self, now: Instant) -> bool {

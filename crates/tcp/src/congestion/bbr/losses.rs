@@ -125,7 +125,8 @@ impl Bbr {
     }
 
     /// CheckStartupHighLoss(). With SACK a round of a recovery must have lost more than
-    /// [`LOSS_PERCENT`], in [`STARTUP_LOSSES`] places; without SACK any loss counts.
+    /// [`LOSS_PERCENT`], in [`STARTUP_LOSSES`] places; without SACK any loss counts. Before a rate is known there is none to go
+    /// on with.
     pub(super) fn check_startup_losses(&mut self, sample: &RateSample) {
         let is_high = self.losses.is_start
             && self.is_recovering
@@ -134,7 +135,8 @@ impl Bbr {
         if self.losses.is_start {
             self.losses.runs = 0;
         }
-        if self.full.is_reached || !is_high {
+        let is_rate_known = self.max_bandwidth.bytes_per_second() > 0;
+        if self.full.is_reached || !is_high || !is_rate_known {
             return;
         }
         self.undo.ended = EndedProbe::Startup;
@@ -162,12 +164,12 @@ impl Bbr {
         }
     }
 
-    /// AdaptLowerBoundsFromCongestion(), at the end of a round.
+    /// AdaptLowerBoundsFromCongestion(), at the end of a round. One of which no rate is known lowers nothing.
     pub(super) fn adapt_short_term(&mut self) {
         if !self.losses.is_start {
             return;
         }
-        if self.losses.is_lossy && !self.state.is_probing() {
+        if self.losses.is_lossy && self.losses.rate > 0 && !self.state.is_probing() {
             if self.short_bandwidth == UNBOUNDED {
                 self.short_bandwidth = self.max_bandwidth.bytes_per_second();
             }

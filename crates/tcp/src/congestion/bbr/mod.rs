@@ -142,7 +142,7 @@ struct WindowUse {
 #[derive(Clone, Debug)]
 pub struct Bbr {
     segment_bytes: u64,
-    /// Both sides agreed on SACK; without it a round shows one loss at most.
+    /// Both sides agreed on SACK, and it is of use; without it a round shows one loss at most.
     has_sack: bool,
     state: State,
     /// C.cwnd, bytes.
@@ -395,8 +395,11 @@ impl Bbr {
         }
     }
 
-    /// SetPacingRateWithGain(). Until Startup is over the rate only grows.
+    /// SetPacingRateWithGain(). Until Startup is over the rate only grows; before a bandwidth is known it stays.
     fn set_pacing_rate(&mut self, percent: u64) {
+        if self.bandwidth == 0 {
+            return;
+        }
         let rate = percent_of(percent_of(self.bandwidth, percent), PACING_MARGIN_PERCENT);
         let is_more = self.pacing_rate.is_none_or(|present| rate > present);
         if self.full.is_reached || is_more {
@@ -503,6 +506,10 @@ impl Controller for Bbr {
 
     fn on_lost(&mut self, lost: &LostTransmission) {
         self.handle_lost(lost);
+    }
+
+    fn on_sack_useless(&mut self) {
+        self.has_sack = false;
     }
 
     /// HandleRestartFromIdle().

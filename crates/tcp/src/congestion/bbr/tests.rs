@@ -189,6 +189,23 @@ fn lossy_startup(has_sack: bool, runs: u64, in_flight: u64) -> State {
 }
 
 #[test]
+fn before_a_rate_is_known_losses_end_no_startup_and_the_initial_rate_stays() {
+    let mut model = Model::new(false);
+    let unknown = |sample: &mut RateSample| sample.rate = 0;
+    model.round(unknown);
+    let initial = model.rate();
+    assert!(initial > 0);
+    model.lose(SEGMENT, BDP);
+    model.bbr.on_loss();
+    model.round(|sample| {
+        unknown(sample);
+        sample.lost = SEGMENT;
+    });
+    assert_eq!(model.bbr.state, State::Startup);
+    assert_eq!(model.rate(), initial);
+}
+
+#[test]
 fn startup_ends_when_a_round_of_a_recovery_lost_more_than_2_percent_in_six_places() {
     assert_eq!(lossy_startup(true, 6, 299_000), State::Drain);
     assert_eq!(lossy_startup(true, 6, 300_000), State::Startup, "2 %");
@@ -373,7 +390,7 @@ fn losses_of_a_large_transmission_bound_the_flight_inside_it() {
 #[test]
 fn without_sack_any_loss_ends_a_probe() {
     let mut model = Model::up();
-    model.bbr.has_sack = false;
+    model.bbr.on_sack_useless();
     model.lose(SEGMENT, 2 * BDP);
     assert_eq!(model.bbr.state, State::Down);
 }
@@ -495,6 +512,18 @@ fn a_round_with_losses_bounds_rate_and_volume_while_not_probing() {
     assert!(model.bbr.window <= model.bbr.short_in_flight);
     model.round(slow);
     assert_eq!(model.bbr.short_bandwidth, RATE * 7 / 10, "no loss");
+}
+
+#[test]
+fn a_round_of_which_no_rate_is_known_bounds_nothing() {
+    let mut model = Model::cruising();
+    model.lose(SEGMENT, BDP);
+    model.round(|sample| sample.rate = 0);
+    let bound = model.bbr.short_bandwidth;
+    assert_eq!(bound, RATE, "the round before had a rate");
+    model.lose(SEGMENT, BDP);
+    model.round(|sample| sample.rate = 0);
+    assert_eq!(model.bbr.short_bandwidth, bound);
 }
 
 #[test]

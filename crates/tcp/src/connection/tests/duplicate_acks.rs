@@ -179,6 +179,31 @@ fn a_partial_ack_resends_the_next_hole() {
     assert!((7000..8000).contains(&driver.window()));
 }
 
+/// RFC 6582 s3.2, step 3: a round trip for each hole would take long.
+#[test]
+fn after_the_first_partial_ack_a_timeout_repairs_what_partial_acks_have_not() {
+    let mut driver = sending();
+    duplicates(&mut driver, 0, 3);
+    assert_eq!(driver.flush(), [Again(0, 1000)]);
+    for acknowledged in [2000, 4000, 6000] {
+        driver.pass(millis(100)).accept(ack(acknowledged));
+        let sent = driver.flush();
+        let start = u64::try_from(acknowledged).unwrap();
+        assert_eq!(sent[0], Again(start, start + 1000));
+    }
+    let timeout = driver.connection.rtt.timeout();
+    assert_eq!(timeout, millis(300), "of the first partial ACK");
+    driver.pass(millis(99));
+    let _ = driver.connection.handle_timeout(driver.now);
+    let is_recovering = matches!(driver.connection.recovery, RecoveryState::Recovery { .. });
+    assert!(is_recovering);
+    driver.pass(millis(1));
+    let _ = driver.connection.handle_timeout(driver.now);
+    let is_lost = matches!(driver.connection.recovery, RecoveryState::Loss { .. });
+    assert!(is_lost);
+    assert_eq!(driver.flush(), [Again(6000, 7000)]);
+}
+
 /// RFC 6582 s3.2, step 3: cwnd is ssthresh then. The ACK covers a window, which congestion avoidance would
 /// take for a round trip. What it covers beyond the recovery counts.
 #[test]
@@ -194,6 +219,38 @@ fn the_ack_that_ends_a_recovery_does_not_let_the_window_grow() {
     driver.flush();
     driver.accept(ack(15_000));
     assert_eq!(driver.window(), 6000, "a window was acknowledged since");
+}
+
+#[test]
+fn after_a_timeout_every_partial_ack_restarts_the_timer_until_there_is_a_sample() {
+    let mut driver = sending();
+    driver.connection.rtt.on_timeout();
+    duplicates(&mut driver, 0, 3);
+    driver.flush();
+    for acknowledged in [2000, 4000, 6000] {
+        driver.pass(millis(100)).accept(ack(acknowledged));
+        driver.flush();
+    }
+    let deadline = driver.connection.poll_timeout();
+    let timeout = driver.connection.rtt.timeout();
+    assert_eq!(deadline, Some(driver.now + timeout));
+}
+
+/// What lies above the hole arrived before the ACK that covers it.
+#[test]
+fn an_ack_that_fills_a_hole_gives_bbr_no_rate() {
+    let bandwidth_after = |is_repaired: bool| {
+        let mut driver = unpaced(CongestionControl::Bbr);
+        if is_repaired {
+            duplicates(&mut driver, 0, 3);
+            assert_eq!(driver.flush(), [Again(0, 1000)]);
+            driver.pass(millis(100));
+        }
+        driver.accept(ack(10_000));
+        driver.connection.congestion.bbr().1
+    };
+    assert_eq!(bandwidth_after(true), 0);
+    assert_eq!(bandwidth_after(false), 100_000);
 }
 
 /// RFC 6582 s3.2, steps 2 and 3. BBR has no rate reduction, which sees to it elsewhere.

@@ -1,7 +1,8 @@
 //! Peers that agreed on SACK and whose blocks report nothing that we sent.
 
 use super::Sent::{Again, New};
-use super::{Driver, PEER, Segment, ack, millis};
+use super::{Config, Driver, PEER, Segment, ack, millis};
+use crate::congestion::CongestionControl;
 use crate::connection::sack::SackReports;
 use crate::recovery::RecoveryState;
 
@@ -42,6 +43,27 @@ fn three_duplicates_that_report_nothing_resend_the_oldest_segment() {
         driver.pass(millis(100)).accept(ack(12_000));
         assert_eq!(driver.connection.recovery, RecoveryState::Open);
     }
+}
+
+#[test]
+fn bbr_knows_that_blocks_are_useless() {
+    let config = Config {
+        congestion: CongestionControl::Bbr,
+        ..Config::default()
+    };
+    let mut driver = Driver::configured(PEER, config);
+    driver.append(100_000);
+    driver.flush();
+    driver.pass(millis(100));
+    let has_sack = |driver: &Driver| {
+        let model = format!("{:?}", driver.connection.congestion);
+        model.contains("has_sack: true")
+    };
+    for _ in 0..3 {
+        assert!(has_sack(&driver));
+        driver.accept(duplicate(0, None));
+    }
+    assert!(!has_sack(&driver));
 }
 
 #[test]
