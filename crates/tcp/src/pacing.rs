@@ -5,8 +5,8 @@
 //! reads of the disk differ in time is not corrected.
 //!
 //! A claim of n bytes moves the schedule by n / rate. Bytes may be claimed while the schedule is no
-//! more than [`AHEAD_MIN`] ahead of the clock, at most a quantum at once: as much as a full read, less while the window is
-//! small, and after losses 1 ms of the rate. Before a loss several quanta may be claimed at once that a fast path takes in
+//! more than `AHEAD_MIN` ahead of the clock, at most a quantum at once: as much as a full read, less while the window is
+//! small, and after losses 1 ms of the rate; with BBR less while the window is small, and not ahead of the clock. Before a loss several quanta may be claimed at once that a fast path takes in
 //! half of its round trip. A connection that the server could not serve in time may claim what it missed, up to a full
 //! read, and where it waited for the schedule alone that stays as it was (`LATE_MAX`). Otherwise a busy server would
 //! send small frames on windows that are never used whole and so never grow.
@@ -15,7 +15,7 @@ use clock::{Duration, Instant};
 
 /// How far the schedule may be ahead of the clock, at least: after a loss, and while a window is small. It makes up for
 /// timers that fire late.
-pub const AHEAD_MIN: Duration = Duration::from_millis(1);
+const AHEAD_MIN: Duration = Duration::from_millis(1);
 /// The same at most, and the time of [`AHEAD_LESS_BURSTS`]. A fast path that was idle is sent several slots at once, which
 /// are one command of the disk and one wake-up (docs/develop/decisions/0016-pacing.md).
 const AHEAD_MAX: Duration = Duration::from_millis(20);
@@ -28,7 +28,7 @@ const AHEAD_LESS_BURSTS: u32 = 2;
 /// pauses coalesce wake-ups. Time beyond that is lost, because the path gets at once what was missed.
 const LATE_MAX: Duration = Duration::from_millis(4);
 /// A quantum is at least what the pacing rate sends in this time, as in Linux.
-pub const QUANTUM_TIME: Duration = Duration::from_millis(1);
+const QUANTUM_TIME: Duration = Duration::from_millis(1);
 /// Least burst before a loss, bytes, and the greatest after one: about the initial window, a burst that
 /// every path must take (RFC 6928).
 pub const BURST_BYTES_MIN: u32 = 16 << 10;
@@ -38,12 +38,10 @@ pub const BURST_BYTES_MAX: u32 = 60 << 10;
 /// Before a loss a burst is at most one part in this many of the congestion window, unless that is less
 /// than [`BURST_BYTES_MIN`].
 const WINDOW_SHARE: u64 = 3;
-/// The same after a loss at a rate that was measured, unless that is less than [`LOSSY_BURST_SEGMENTS_MIN`] or than
-/// [`Pacer::set_burst_min`] says. Of a window that grows until something is lost a burst takes [`QUANTUM_TIME`] then, as in
-/// Linux: a buffer that is small, or that several flows share, drops what comes in bursts. With an eighth of the window, or
-/// 2 ms, CUBIC had 17 instead of 22 % of the rate at 10 ms with a buffer of a tenth of the BDP
-/// (tools/sim/snapshots/loss_matrix.txt).
-const LOSSY_WINDOW_SHARE: u64 = 8;
+/// After a loss at a rate that was measured a quantum is at most one part in this many of the window, and the schedule is not
+/// ahead of the clock. There nothing but the schedule limits what is sent, and a buffer of a few packets drops what comes in
+/// bursts (docs/develop/decisions/0018-bbr.md).
+const MEASURED_WINDOW_SHARE: u64 = 32;
 /// Least burst after a loss, segments, as in Linux.
 const LOSSY_BURST_SEGMENTS_MIN: u64 = 2;
 /// Windows without a loss that add a segment to the burst.
@@ -154,8 +152,7 @@ impl Pacer {
         }
     }
 
-    /// The rate is BBR's, which fills no queue until something is lost: its bursts have no limit of time.
-    /// With one it had a fifth less of a small rate (5 % of loss at 40 ms, in the simulator).
+    /// The rate is BBR's: the schedule limits what is sent, and the window does not.
     #[must_use]
     pub const fn with_measured_rate(mut self, is_rate_measured: bool) -> Self {
         self.is_rate_measured = is_rate_measured;
@@ -181,13 +178,13 @@ impl Pacer {
         let (Some(least), Some(unused)) = (least, unused) else {
             return u64::MAX;
         };
+        let least = if self.is_rate_measured && self.has_lost() {
+            least.min(window_bytes / MEASURED_WINDOW_SHARE)
+        } else {
+            least
+        };
         let (part, least_burst) = if self.has_lost() {
-            let share = if self.is_rate_measured {
-                window_bytes / LOSSY_WINDOW_SHARE
-            } else {
-                0
-            };
-            (share, LOSSY_BURST_SEGMENTS_MIN * segment_bytes)
+            (0, LOSSY_BURST_SEGMENTS_MIN * segment_bytes)
         } else {
             (window_bytes / WINDOW_SHARE, BURST_BYTES_MIN.into())
         };
@@ -222,7 +219,7 @@ impl Pacer {
     }
 
     /// When the next bytes may be claimed at this rate, on a path of this smoothed RTT; `None`: now. The rate is
-    /// asked for only before a loss, where the schedule is further ahead than [`AHEAD_MIN`].
+    /// asked for only before a loss, where the schedule is further ahead than it may be at least.
     #[must_use]
     pub fn waits_until(
         &self,
@@ -230,7 +227,7 @@ impl Pacer {
         rate: impl FnOnce() -> PacingRate,
         round_trip: Duration,
     ) -> Option<Instant> {
-        let until = self.done_at - AHEAD_MIN;
+        let until = self.done_at - self.ahead_min();
         if until <= now {
             return None;
         }
@@ -238,10 +235,19 @@ impl Pacer {
         (until > now).then_some(until)
     }
 
+    /// How far the schedule may be ahead of the clock, at least.
+    const fn ahead_min(&self) -> Duration {
+        if self.is_rate_measured && self.has_lost() {
+            Duration::ZERO
+        } else {
+            AHEAD_MIN
+        }
+    }
+
     /// How far the schedule may be ahead of the clock when a burst is claimed.
     fn ahead(&self, rate: impl FnOnce() -> PacingRate, round_trip: Duration) -> Duration {
         if self.has_lost() {
-            return AHEAD_MIN;
+            return self.ahead_min();
         }
         let burst_time = rate().time_of(BURST_BYTES_MAX.into());
         let most = (round_trip / AHEAD_SHARE).min(AHEAD_MAX);
@@ -446,17 +452,24 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_the_burst_at_a_measured_rate_is_an_eighth_of_the_window_up_to_16_kib() {
+    fn after_a_loss_the_burst_at_a_measured_rate_is_a_part_of_the_window_and_not_ahead_of_the_clock()
+     {
         let mut pacer = on_time().with_measured_rate(true);
+        let early = |pacer: &Pacer| {
+            let mut pacer = *pacer;
+            pacer.on_claimed(START, 999, RATE);
+            pacer.waits_until(START, || RATE, NEAR)
+        };
+        assert_eq!(early(&pacer), None, "a millisecond ahead");
+        assert_eq!(quantum(&pacer, 80_000_000), 80_000);
         pacer.on_loss();
-        let quantum =
-            |window| pacer.quantum_bytes(START, PacingRate::Limited(1_000_000), window, 1000);
+        assert_eq!(early(&pacer), Some(START + Duration::from_millis(1)));
+        let rate = PacingRate::Limited(4_000_000);
+        let quantum = |window| pacer.quantum_bytes(START, rate, window, 1000);
         assert_eq!(quantum(0), 2000);
-        assert_eq!(quantum(8 * 2000), 2000);
-        assert_eq!(quantum(8 * 2001), 3000);
-        assert_eq!(quantum(8 * 16_000), 16_000);
-        assert_eq!(quantum(8 * 16_001), 17_000);
-        assert_eq!(quantum(8 * 17_001), 17_000);
+        assert_eq!(quantum(32 * 2000), 2000);
+        assert_eq!(quantum(32 * 2001), 3000);
+        assert_eq!(quantum(32 * 9000), 4000, "a millisecond");
     }
 
     #[test]
@@ -471,28 +484,33 @@ mod tests {
         assert_eq!(quantum(&pacer), 4000);
     }
 
+    /// Quantum of a connection that was served a second late, at 1 MB/s.
+    fn missed(pacer: &Pacer) -> u64 {
+        pacer.quantum_bytes(START + Duration::from_secs(1), RATE, 0, 1000)
+    }
+
     #[test]
     fn sixteen_windows_without_a_loss_add_a_segment_up_to_a_full_read() {
-        let mut pacer = on_time().with_measured_rate(true);
+        let mut pacer = on_time();
         pacer.on_loss();
         let windows = GROWTH_WINDOWS * 100_000;
         pacer.on_acknowledged(windows - 1, 100_000, 1000);
-        assert_eq!(quantum(&pacer, 1), 17_000);
+        assert_eq!(missed(&pacer), 17_000);
         pacer.on_acknowledged(1, 100_000, 1000);
-        assert_eq!(quantum(&pacer, 1), 18_000);
+        assert_eq!(missed(&pacer), 18_000);
         for _ in 0..100 {
             pacer.on_acknowledged(windows, 100_000, 1000);
         }
-        assert_eq!(quantum(&pacer, 1), 62_000);
+        assert_eq!(missed(&pacer), 62_000);
     }
 
     #[test]
     fn a_loss_forgets_the_windows_without_one() {
-        let mut pacer = on_time().with_measured_rate(true);
+        let mut pacer = on_time();
         pacer.on_acknowledged(GROWTH_WINDOWS * 100_000 - 1, 100_000, 1000);
         pacer.on_loss();
         pacer.on_acknowledged(1, 100_000, 1000);
-        assert_eq!(quantum(&pacer, 1), 17_000);
+        assert_eq!(missed(&pacer), 17_000);
     }
 
     #[test]

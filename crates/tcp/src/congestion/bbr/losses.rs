@@ -7,6 +7,9 @@ use crate::stream::StreamOffset;
 
 /// LossThresh, percent: most losses of a flight that a probe may cause.
 const LOSS_PERCENT: u64 = 2;
+/// ... and most segments. Of a flight of less than fifty each one is more than [`LOSS_PERCENT`]: the draft, which has no such
+/// number, ends each probe of a short path at its first loss (docs/develop/decisions/0018-bbr.md).
+const LOSS_SEGMENTS: u64 = 1;
 /// Beta, percent: what a bound is reduced to at most, as CUBIC's window.
 const BETA_PERCENT: u64 = 70;
 /// A round in which so much less was delivered than a short-term bound permits does not lower it: what is sent is
@@ -68,7 +71,8 @@ impl Bbr {
     /// IsInflightTooHigh(): more was lost of a flight than a probe may lose.
     pub(super) fn is_too_high(&self, lost: u64, in_flight: u64) -> bool {
         let is_more = u128::from(lost) * 100 > u128::from(in_flight) * u128::from(LOSS_PERCENT);
-        is_more || (lost > 0 && !self.has_sack)
+        let is_sure = lost > LOSS_SEGMENTS * self.segment_bytes;
+        is_more && is_sure || (lost > 0 && !self.has_sack)
     }
 
     /// NoteLoss().

@@ -364,6 +364,15 @@ fn a_probe_ends_when_more_than_2_percent_of_a_flight_are_lost() {
 }
 
 #[test]
+fn one_segment_of_a_small_flight_ends_no_probe_and_two_do() {
+    let mut model = Model::up();
+    model.lose(SEGMENT, 20 * SEGMENT);
+    assert_eq!(model.bbr.state, State::Up, "5 %");
+    model.lose(2 * SEGMENT, 20 * SEGMENT);
+    assert_eq!(model.bbr.state, State::Down);
+}
+
+#[test]
 fn the_bound_of_a_probe_is_seven_tenths_of_the_target_at_least() {
     for (in_flight, bound) in [(60_000, 70_000), (71_000, 70_000), (72_000, 71_000)] {
         let mut model = Model::up();
