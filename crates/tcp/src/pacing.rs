@@ -6,8 +6,8 @@
 //!
 //! A claim of n bytes moves the schedule by n / rate. Bytes may be claimed while the schedule is no
 //! more than `AHEAD_MIN` ahead of the clock, at most a quantum at once: as much as a full read, less while the window is
-//! small, and after losses 1 ms of the rate; with BBR less while the window is small, and not ahead of the clock. Before a loss several quanta may be claimed at once that a fast path takes in
-//! half of its round trip. A connection that the server could not serve in time may claim what it missed, up to a full
+//! small, and after losses 1 ms of the rate; with BBR less while the window is small, and not ahead of the clock. Before a
+//! loss several quanta may be claimed at once that a fast path takes in half of its round trip. A connection that the server could not serve in time may claim what it missed, up to a full
 //! read, and where it waited for the schedule alone that stays as it was (`LATE_MAX`). Otherwise a busy server would
 //! send small frames on windows that are never used whole and so never grow.
 

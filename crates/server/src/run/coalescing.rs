@@ -14,7 +14,7 @@
 //! longer than [`TIMERS_WAIT_MAX`].
 //!
 //! A worker that is mostly asleep does not pause ([`AWAKE_SHARES`]): it would save a part of what is little, and acknowledgments
-//! that wait cost a path with a small buffer up to a third of its goodput.
+//! that wait cost a path with a buffer of a few packets a quarter of its goodput.
 //!
 //! It refuses to pause twice without finding work in between, so an idle server is woken by the first
 //! frame. Bounded by the pause: nothing waits longer for being handled with others.
@@ -61,7 +61,7 @@ pub(crate) struct Coalescing {
 }
 
 /// How much of its time the worker was awake lately.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct UseOfTime {
     awake: Duration,
     asleep: Duration,
@@ -149,7 +149,7 @@ impl Coalescing {
         self.has_paused = false;
     }
 
-    /// The worker slept so.
+    /// The worker slept in this way, from when until when.
     pub(crate) fn on_slept(&mut self, sleep: Sleep, from: Instant, until: Instant) {
         self.use_of_time.on_slept(from, until);
         if sleep == Sleep::Wait {

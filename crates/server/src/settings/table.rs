@@ -526,8 +526,8 @@ settings! {
          worker: they wait for so long at most, and are handled together. More traffic for a core. \
          Requests do not wait where an XDP program receives (`xdp:`, `xdp+packet:`). If it is not \
          given, a sixth of the shortest round-trip time of the clients that are there, a sixteenth \
-         where packets were lost, but 100 at least and 2000 at most, and not at all while the worker \
-         is mostly asleep: from a twelfth of its time awake on, until it is a twentieth. `0`: never.";
+         where packets were lost, but 100 at least and 2000 at most; none until the worker is awake \
+         for a twelfth of its time, nor once it is for less than a twentieth. `0`: never.";
 
     BUSY_POLL_US = busy_poll_us: Amount,
         duration(Microseconds, "`0`", 0, 1_000_000),
