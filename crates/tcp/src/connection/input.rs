@@ -308,10 +308,11 @@ impl Connection {
                 rack.on_delivered(now, entry, rtt_min);
             }
             let resent_before = now.since(entry.sent_at);
-            // Only an ACK that moves SND.UNA echoes the timestamp of what it acknowledges, first of all.
-            let is_late = entry.retransmitted
-                && (has_rtt && resent_before < rtt_min
-                    || is_first && advanced && entry.start == una);
+            // Only an ACK that moves SND.UNA echoes the timestamp of what it acknowledges, first of all. Where none is
+            // echoed the round trip tells; the smallest so far need not be the smallest there is.
+            let is_echoed = echoed_at.is_some() && advanced && entry.start == una;
+            let is_sooner = has_rtt && resent_before < rtt_min;
+            let is_late = entry.retransmitted && if is_echoed { is_first } else { is_sooner };
             if is_late && let Some(multiple) = note_late(records, entry.range()) {
                 rack.on_late(resent_before, multiple, rtt_min);
             }

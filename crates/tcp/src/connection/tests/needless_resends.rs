@@ -66,6 +66,20 @@ fn what_arrives_before_a_retransmission_can_was_overtaken() {
     }
 }
 
+/// The round trip became shorter: the simulator's seed 35531 of `paths`.
+#[test]
+fn an_echo_of_the_retransmission_shows_that_it_was_not_overtaken() {
+    for (earlier, is_late) in [(0, false), (1, true)] {
+        let mut driver = resent(STAMPING);
+        let echo = driver.now - millis(earlier);
+        let arrival = driver.pass(RTT - millis(5)).receive(ack(10_000).echo(echo));
+        assert_eq!(
+            (arrival.loss_undone, is_undone(&driver)),
+            (is_late, is_late)
+        );
+    }
+}
+
 /// Eifel (RFC 3522).
 #[test]
 fn an_echo_from_before_the_retransmission_shows_that_the_segment_was_overtaken() {
