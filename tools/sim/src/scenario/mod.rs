@@ -389,7 +389,6 @@ impl Scenario {
             return;
         }
         let mut rng = Rng::new(seed, 7);
-        self.draw_take_overs(seed, theme);
         self.workers.count = rng.pick(&[1, 2, 2, 5]);
         let loses_wake_ups = rng.chance(500);
         let permille = rng.log_range(1..=500);
@@ -404,6 +403,7 @@ impl Scenario {
             self.events.push((at, Event::Resteer { seed }));
         }
         self.events.sort_by_key(|(at, _)| *at);
+        self.draw_take_overs(seed, theme);
     }
 
     /// Draws when other processes take over, from a stream of their own.
@@ -420,8 +420,10 @@ impl Scenario {
             self.workers.lost_crossings_permille = permille;
         }
         self.workers.crossing_delay_max = rng.log_micros(1..=50_000);
-        if loses || self.workers.crossing_delay_max > SHORT_CROSSING {
-            // How slowly a client with a window of a packet is served is the crossings' doing then.
+        let waits = self.workers.lost_wake_ups_permille > 0;
+        if loses || waits || self.workers.crossing_delay_max > SHORT_CROSSING {
+            // How slowly a client with a window of a packet is served is the crossings' doing then, or that of whoever
+            // notices late what came.
             self.session.send_timeout = SEND_TIMEOUT_NEVER;
         }
         let mut at = self.epoch;
