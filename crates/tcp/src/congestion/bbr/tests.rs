@@ -672,17 +672,20 @@ fn before_the_first_sample_the_rate_is_the_initial_window_each_round_trip() {
 }
 
 #[test]
-fn the_window_is_two_bdps_and_what_acks_aggregate() {
+fn the_window_is_two_bdps_what_acks_aggregate_and_three_quanta() {
+    // Each of two segments, the least.
+    let quanta = 3 * 2 * SEGMENT;
     let mut model = Model::cruising();
     model.window_in_use();
     let aggregated = model.bbr.aggregation.bytes();
     assert!(aggregated >= SEGMENT);
-    assert_eq!(model.bbr.window(), 2 * BDP + aggregated);
+    assert_eq!(model.bbr.window(), 2 * BDP + aggregated + quanta);
     let mut model = Model::up();
     model.window_in_use();
     let aggregated = model.bbr.aggregation.bytes();
     let two = 2 * SEGMENT;
-    assert_eq!(model.bbr.window(), BDP * 225 / 100 + aggregated + two);
+    let product = BDP * 225 / 100;
+    assert_eq!(model.bbr.window(), product + aggregated + quanta + two);
 }
 
 #[test]
