@@ -10,9 +10,9 @@ use clock::{Duration, Instant};
 /// its reply. `[guess]`
 const SPAN: Duration = Duration::from_secs(1);
 
-/// The time of a path that has lost counts as so many eighths of itself. A delay makes a burst of what is acknowledged
+/// The time of a path that has lost counts as one in so many parts of itself. A delay makes a burst of what is acknowledged
 /// meanwhile, which a small buffer does not take.
-const LOSSY_EIGHTHS: u32 = 3;
+const LOSSY_PARTS: u32 = 8;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +36,7 @@ impl ShortestRtt {
     /// A client with this round-trip time was heard. `has_lost`: its bursts are small, after a loss.
     pub(crate) fn note(&mut self, now: Instant, rtt: Duration, has_lost: bool) {
         self.turn(now);
-        let rtt = if has_lost {
-            rtt * LOSSY_EIGHTHS / 8
-        } else {
-            rtt
-        };
+        let rtt = if has_lost { rtt / LOSSY_PARTS } else { rtt };
         self.present = Some(self.present.map_or(rtt, |shortest| shortest.min(rtt)));
     }
 
@@ -99,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn three_eighths_of_the_time_of_a_path_that_has_lost_count() {
+    fn an_eighth_of_the_time_of_a_path_that_has_lost_counts() {
         let start = Instant::from_millis(5_000);
         let lossy = |near| {
             let mut shortest = ShortestRtt::new();
@@ -107,7 +103,7 @@ mod tests {
             shortest.note(start, FAR, true);
             shortest.get(start)
         };
-        let counts = FAR / 8 * 3;
+        let counts = FAR / 8;
         assert_eq!(lossy(FAR), Some(counts));
         assert_eq!(lossy(counts), Some(counts));
         assert_eq!(lossy(NEAR), Some(NEAR));

@@ -174,7 +174,7 @@ impl Conductor {
     }
 
     /// The shortest smoothed round-trip time of the connections that a segment came for in the last second or
-    /// two; `None` if there are none. That of a connection that has lost counts as three eighths of itself.
+    /// two; `None` if there are none. That of a connection that has lost counts as an eighth of itself.
     pub fn shortest_rtt(&mut self, now: Instant) -> Option<Duration> {
         self.connections.shortest_rtt.get(now)
     }
