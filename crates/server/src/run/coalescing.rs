@@ -13,8 +13,9 @@
 //! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round, but none for
 //! longer than [`TIMERS_WAIT_MAX`].
 //!
-//! A worker that is mostly asleep does not pause ([`AWAKE_SHARES`]): it would save a part of what is little, and acknowledgments
-//! that wait cost a path with a buffer of a few packets a quarter of its goodput.
+//! A worker that uses little of a processor does not pause ([`BUSY_SHARES`]): it would save a part of what is little, and
+//! acknowledgments that wait cost a path with a buffer of a few packets a quarter of its goodput. How long it waits for the
+//! processor that others use, or a hypervisor has, does not count.
 //!
 //! It refuses to pause twice without finding work in between, so an idle server is woken by the first
 //! frame. Bounded by the pause: nothing waits longer for being handled with others.
@@ -29,21 +30,21 @@ const PAUSE_MAX: Duration = Duration::from_millis(2);
 pub(crate) const TIMERS_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// A pause is so small a part of the shortest round-trip time: what acknowledgments make room for waits for its end. After
-/// a loss it is a sixteenth, since three eighths of the time count then.
+/// a loss it is a 48th, since an eighth of the time counts then.
 const ROUND_TRIP_PARTS: u32 = 6;
 
-/// Pauses by round-trip times begin when the worker is awake for more than one part in the first number of its time, and end when
-/// it is for less than one in the second, since they shorten it.
-const AWAKE_SHARES: (u32, u32) = (12, 20);
-/// Of this time, about.
-const AWAKE_OVER: Duration = Duration::from_millis(100);
+/// Pauses by round-trip times begin when the worker uses more than one part in the first number of a processor, and end when it
+/// uses less than one in the second, since they save some.
+const BUSY_SHARES: (u32, u32) = (12, 20);
+/// In so much time, or from one sleep to the next.
+const BUSY_OVER: Duration = Duration::from_millis(100);
 
 /// How long pauses are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pauses {
     /// So long, as the operator says; zero: there are none.
     Fixed(Duration),
-    /// A sixth of the shortest round-trip time of the clients, a sixteenth after a loss, but 100 us at least and 2 ms
+    /// A sixth of the shortest round-trip time of the clients, a 48th after a loss, but 100 us at least and 2 ms
     /// at most.
     ByRoundTrip,
 }
@@ -57,43 +58,48 @@ pub(crate) struct Coalescing {
     is_woken_often: bool,
     /// The worker has paused and found nothing since.
     has_paused: bool,
-    use_of_time: UseOfTime,
+    processor_use: ProcessorUse,
 }
 
-/// How much of its time the worker was awake lately.
+/// How much of a processor the worker used lately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct UseOfTime {
-    awake: Duration,
-    asleep: Duration,
-    /// When it slept last, until then.
-    woke_at: Option<Instant>,
-    /// For so much that pauses are worth their delay.
+struct ProcessorUse {
+    /// When it was looked at last, and the thread's processor time then.
+    last: Option<(Instant, Duration)>,
+    /// So much that pauses are worth their delay.
     is_much: bool,
 }
 
-impl UseOfTime {
+impl ProcessorUse {
     /// Nothing is known yet.
     const NONE: Self = Self {
-        awake: Duration::ZERO,
-        asleep: Duration::ZERO,
-        woke_at: None,
+        last: None,
         is_much: false,
     };
 
-    /// The worker slept.
-    fn on_slept(&mut self, from: Instant, until: Instant) {
-        let awake = self.woke_at.map_or(Duration::ZERO, |at| from.since(at));
-        self.awake += awake;
-        self.asleep += until.since(from);
-        if self.awake + self.asleep >= AWAKE_OVER {
-            self.awake /= 2;
-            self.asleep /= 2;
+    /// Looks again, if it is time.
+    fn look(&mut self, now: Instant, processor_time: impl FnOnce() -> Duration) {
+        let Some((at, before)) = self.last else {
+            self.last = Some((now, processor_time()));
+            return;
+        };
+        let passed = now.since(at);
+        if passed < BUSY_OVER {
+            return;
         }
-        self.woke_at = Some(until);
-        let (begin, end) = AWAKE_SHARES;
+        let used = processor_time();
+        let (begin, end) = BUSY_SHARES;
         let share = if self.is_much { end } else { begin };
-        self.is_much = self.awake * share > self.awake + self.asleep;
+        self.is_much = used.saturating_sub(before) * share > passed;
+        self.last = Some((now, used));
     }
+}
+
+/// The processor time of the calling thread so far (`CLOCK_THREAD_CPUTIME_ID`).
+#[must_use]
+pub(crate) fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// How to sleep.
@@ -117,7 +123,7 @@ impl Coalescing {
             },
             is_woken_often: false,
             has_paused: false,
-            use_of_time: UseOfTime::NONE,
+            processor_use: ProcessorUse::NONE,
         }
     }
 
@@ -135,7 +141,7 @@ impl Coalescing {
         let pause = self.pause.min(look_after);
         let pays = match self.pauses {
             Pauses::Fixed(_) => true,
-            Pauses::ByRoundTrip => self.use_of_time.is_much,
+            Pauses::ByRoundTrip => self.processor_use.is_much,
         };
         if !pays || !self.is_woken_often || self.has_paused || pause.is_zero() {
             return Sleep::Wait;
@@ -149,9 +155,15 @@ impl Coalescing {
         self.has_paused = false;
     }
 
-    /// The worker slept in this way, from when until when.
-    pub(crate) fn on_slept(&mut self, sleep: Sleep, from: Instant, until: Instant) {
-        self.use_of_time.on_slept(from, until);
+    /// The worker slept in this way, from when until when. `processor_time`: [`processor_time`] of its thread.
+    pub(crate) fn on_slept(
+        &mut self,
+        sleep: Sleep,
+        from: Instant,
+        until: Instant,
+        processor_time: impl FnOnce() -> Duration,
+    ) {
+        self.processor_use.look(until, processor_time);
         if sleep == Sleep::Wait {
             self.is_woken_often = until.since(from) < self.pause;
             self.has_paused = false;
@@ -171,7 +183,19 @@ mod tests {
 
     /// A wait of so long.
     fn wait(coalescing: &mut Coalescing, waited: Duration) {
-        coalescing.on_slept(Sleep::Wait, START, START + waited);
+        coalescing.on_slept(Sleep::Wait, START, START + waited, || Duration::ZERO);
+    }
+
+    /// The worker used so much of so much time, a sleep each millisecond. How it sleeps then.
+    fn sleep_after(coalescing: &mut Coalescing, used: Duration, passed: Duration) -> Sleep {
+        let from = coalescing.processor_use.last;
+        let (from, before) = from.unwrap_or((START, Duration::ZERO));
+        let millis = u32::try_from(passed.as_millis()).unwrap();
+        for milli in 0..=millis {
+            let now = from + passed / millis * milli;
+            coalescing.on_slept(Sleep::Wait, now, now, || before + used / millis * milli);
+        }
+        coalescing.sleep(LONG)
     }
 
     #[test]
@@ -218,10 +242,7 @@ mod tests {
         let pause = |pauses, shortest| {
             let mut coalescing = Coalescing::new(pauses);
             coalescing.on_round_trip(shortest);
-            // Awake all the time.
-            wait(&mut coalescing, Duration::ZERO);
-            coalescing.on_slept(Sleep::Wait, START + SHORT, START + SHORT);
-            coalescing.sleep(LONG)
+            sleep_after(&mut coalescing, LONG, LONG)
         };
         let micros = Duration::from_micros;
         for (shortest, expected) in [
@@ -241,52 +262,57 @@ mod tests {
     }
 
     #[test]
-    fn pauses_begin_with_a_twelfth_of_the_time_awake_and_end_with_a_twentieth() {
+    fn pauses_begin_with_a_twelfth_of_a_processor_and_end_with_a_twentieth() {
         let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);
-        let mut now = START;
-        let mut sleep_after = |awake| {
-            for _ in 0..5_000 {
-                let from = now + awake;
-                now = from + SHORT;
-                coalescing.on_slept(Sleep::Wait, from, now);
-            }
-            coalescing.sleep(LONG)
-        };
         let pause = Sleep::Pause(PAUSE);
-        for (awake, expected) in [
-            (8, Sleep::Wait),
-            (10, pause),
-            (6, pause),
-            (5, Sleep::Wait),
-            (8, Sleep::Wait),
+        for (used, expected) in [
+            (83, Sleep::Wait),
+            (84, pause),
+            (51, pause),
+            (50, Sleep::Wait),
+            (83, Sleep::Wait),
         ] {
-            let awake = Duration::from_micros(awake);
-            assert_eq!(sleep_after(awake), expected, "{awake:?} of 99 us and it");
+            let used = Duration::from_millis(used);
+            let found = sleep_after(&mut coalescing, used, LONG);
+            assert_eq!(found, expected, "{used:?} of a second");
         }
+    }
+
+    /// So that a worker that was busy for a minute is one that sleeps at once.
+    #[test]
+    fn what_counts_is_the_last_tenth_of_a_second() {
+        let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);
+        let minute = Duration::from_secs(60);
+        let busy = sleep_after(&mut coalescing, minute, minute);
+        assert_eq!(busy, Sleep::Pause(PAUSE));
+        let millis = Duration::from_millis;
+        let found = sleep_after(&mut coalescing, Duration::ZERO, millis(99));
+        assert_eq!(found, Sleep::Pause(PAUSE));
+        let found = sleep_after(&mut coalescing, Duration::ZERO, millis(100));
+        assert_eq!(found, Sleep::Wait);
+    }
+
+    #[test]
+    fn the_processor_time_of_a_thread_is_its_own() {
+        let before = super::processor_time();
+        let mut other = Duration::ZERO;
+        std::thread::scope(|scope| {
+            let spin = || {
+                while super::processor_time() < Duration::from_millis(5) {}
+                super::processor_time()
+            };
+            other = scope.spawn(spin).join().unwrap();
+        });
+        assert!(other >= Duration::from_millis(5));
+        assert!(super::processor_time() - before < other);
     }
 
     #[test]
     fn who_says_how_long_pauses_are_has_them_however_little_there_is_to_do() {
         let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
-        coalescing.on_slept(Sleep::Wait, START, START + LONG);
-        wait(&mut coalescing, SHORT);
-        assert_eq!(coalescing.sleep(LONG), Sleep::Pause(PAUSE));
-    }
-
-    #[test]
-    fn a_minute_awake_is_forgotten_after_half_a_second_asleep() {
-        let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);
-        let mut now = START;
-        let mut sleep_after = |awake, asleep| {
-            let from = now + awake;
-            now = from + asleep;
-            coalescing.on_slept(Sleep::Wait, from, now);
-            coalescing.sleep(LONG)
-        };
-        sleep_after(Duration::ZERO, Duration::ZERO);
-        let found = sleep_after(Duration::from_secs(60), SHORT);
-        assert_eq!(found, Sleep::Pause(PAUSE));
-        let short = (0..5_000).map(|_| sleep_after(Duration::ZERO, SHORT));
-        assert_eq!(short.last(), Some(Sleep::Wait));
+        assert_eq!(
+            sleep_after(&mut coalescing, Duration::ZERO, LONG),
+            Sleep::Pause(PAUSE)
+        );
     }
 }

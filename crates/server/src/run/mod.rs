@@ -468,7 +468,8 @@ impl<L: Link, D: Disk> Serving<L, D> {
         }
         let ready = wait::wait(&sources[..count], Some(timeout))
             .map_err(|error| Failure::Broken(format!("ppoll: {error}")))?;
-        self.coalescing.on_slept(sleep, now, self.now());
+        self.coalescing
+            .on_slept(sleep, now, self.now(), coalescing::processor_time);
         let woken = ready.is_any();
         if woken {
             self.worker.disk_mut().clear_wake();

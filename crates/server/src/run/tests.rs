@@ -134,7 +134,8 @@ fn mail_ends_a_pause_and_time_does() {
     };
     for has_mail in [false, true] {
         let now = clock::Instant::ZERO;
-        serving.coalescing.on_slept(Sleep::Wait, now, now);
+        let used = || Duration::ZERO;
+        serving.coalescing.on_slept(Sleep::Wait, now, now, used);
         if has_mail {
             sender.command(Command::ReopenDirectory);
         }
