@@ -36,7 +36,7 @@ const ROUND_TRIP_PARTS: u32 = 6;
 /// Pauses by round-trip times begin when the worker uses more than one part in the first number of a processor, and end when it
 /// uses less than one in the second, since they save some.
 const BUSY_SHARES: (u32, u32) = (12, 20);
-/// In so much time, or from one sleep to the next.
+/// Looked at over so much time, or longer if the worker does not sleep.
 const BUSY_OVER: Duration = Duration::from_millis(100);
 
 /// How long pauses are.
@@ -95,7 +95,7 @@ impl ProcessorUse {
     }
 }
 
-/// The processor time of the calling thread so far (`CLOCK_THREAD_CPUTIME_ID`).
+/// The processor time that the calling thread has used so far (`CLOCK_THREAD_CPUTIME_ID`).
 #[must_use]
 pub(crate) fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// So that a worker that was busy for a minute is one that sleeps at once.
+    /// A minute of work is forgotten once the worker has done nothing for so long.
     #[test]
     fn what_counts_is_the_last_tenth_of_a_second() {
         let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);

@@ -419,7 +419,7 @@ impl Bbr {
     }
 
     /// SetCwnd(). The offload budget is added, as in version 1; in the draft it is the least. Where frames are up to ten of the
-    /// least RTTs late, the BDP of that RTT holds the rate down: without the addition it was 27 % of the path's, with it 68.
+    /// least RTTs late, the BDP of that RTT holds the rate down: without the addition it was 27 % of the path's, with it 75.
     fn set_window(&mut self, sample: &RateSample) {
         let product = self.product(self.bandwidth, self.state.window_percent());
         let beside = self.aggregation.bytes() + self.offload_budget();
