@@ -8,14 +8,11 @@
 //!
 //! Only acknowledgments, frames as short (SYN, FIN) and timers wait for the end of a pause. A request ends it where the link
 //! tells one from an acknowledgment ([`link::Link::request_fd`]), and so do a name that is found, a read that completes, and
-//! mail.
+//! mail. Where the worker uses most of a processor ([`BUSY_SHARES`]), mail alone does: its clients wait for its time. How long it
+//! waits for the processor that others use, or a hypervisor has, does not count.
 //!
 //! Clients' timers that are due in a pause wait for its end, too, so the bursts of many clients leave in one round, but none for
 //! longer than [`TIMERS_WAIT_MAX`].
-//!
-//! A worker that uses little of a processor does not pause ([`BUSY_SHARES`]): it would save a part of what is little, and
-//! acknowledgments that wait cost a path with a buffer of a few packets a quarter of its goodput. How long it waits for the
-//! processor that others use, or a hypervisor has, does not count.
 //!
 //! It refuses to pause twice without finding work in between, so an idle server is woken by the first
 //! frame. Bounded by the pause: nothing waits longer for being handled with others.
@@ -33,9 +30,9 @@ pub(crate) const TIMERS_WAIT_MAX: Duration = Duration::from_millis(1);
 /// a loss it is a 48th, since an eighth of the time counts then.
 const ROUND_TRIP_PARTS: u32 = 6;
 
-/// Pauses by round-trip times begin when the worker uses more than one part in the first number of a processor, and end when it
-/// uses less than one in the second, since they save some.
-const BUSY_SHARES: (u32, u32) = (12, 20);
+/// Nothing but mail ends a pause once the worker uses more than one part in the first number of a processor, until it uses less
+/// than one in the second, since such pauses save some.
+const BUSY_SHARES: (u32, u32) = (2, 3);
 /// Looked at over so much time, or longer if the worker does not sleep.
 const BUSY_OVER: Duration = Duration::from_millis(100);
 
@@ -66,7 +63,7 @@ pub(crate) struct Coalescing {
 struct ProcessorUse {
     /// When it was looked at last, and the thread's processor time then.
     last: Option<(Instant, Duration)>,
-    /// So much that pauses are worth their delay.
+    /// So much that nothing but mail is to end a pause.
     is_much: bool,
 }
 
@@ -107,6 +104,8 @@ pub(crate) fn processor_time() -> Duration {
 pub(crate) enum Sleep {
     /// For so long, however many frames come that are no requests.
     Pause(Duration),
+    /// For so long, whatever comes but mail.
+    WholePause(Duration),
     /// Until a descriptor is ready, or the timeout.
     Wait,
 }
@@ -139,15 +138,15 @@ impl Coalescing {
     #[must_use]
     pub(crate) fn sleep(&mut self, look_after: Duration) -> Sleep {
         let pause = self.pause.min(look_after);
-        let pays = match self.pauses {
-            Pauses::Fixed(_) => true,
-            Pauses::ByRoundTrip => self.processor_use.is_much,
-        };
-        if !pays || !self.is_woken_often || self.has_paused || pause.is_zero() {
+        if !self.is_woken_often || self.has_paused || pause.is_zero() {
             return Sleep::Wait;
         }
         self.has_paused = true;
-        Sleep::Pause(pause)
+        if self.processor_use.is_much {
+            Sleep::WholePause(pause)
+        } else {
+            Sleep::Pause(pause)
+        }
     }
 
     /// A round made progress.
@@ -242,7 +241,8 @@ mod tests {
         let pause = |pauses, shortest| {
             let mut coalescing = Coalescing::new(pauses);
             coalescing.on_round_trip(shortest);
-            sleep_after(&mut coalescing, LONG, LONG)
+            wait(&mut coalescing, Duration::ZERO);
+            coalescing.sleep(LONG)
         };
         let micros = Duration::from_micros;
         for (shortest, expected) in [
@@ -262,15 +262,15 @@ mod tests {
     }
 
     #[test]
-    fn pauses_begin_with_a_twelfth_of_a_processor_and_end_with_a_twentieth() {
+    fn pauses_are_whole_from_half_of_a_processor_to_a_third() {
         let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);
-        let pause = Sleep::Pause(PAUSE);
+        let (pause, whole) = (Sleep::Pause(PAUSE), Sleep::WholePause(PAUSE));
         for (used, expected) in [
-            (83, Sleep::Wait),
-            (84, pause),
-            (51, pause),
-            (50, Sleep::Wait),
-            (83, Sleep::Wait),
+            (500, pause),
+            (501, whole),
+            (334, whole),
+            (333, pause),
+            (500, pause),
         ] {
             let used = Duration::from_millis(used);
             let found = sleep_after(&mut coalescing, used, LONG);
@@ -284,12 +284,12 @@ mod tests {
         let mut coalescing = Coalescing::new(Pauses::ByRoundTrip);
         let minute = Duration::from_secs(60);
         let busy = sleep_after(&mut coalescing, minute, minute);
-        assert_eq!(busy, Sleep::Pause(PAUSE));
+        assert_eq!(busy, Sleep::WholePause(PAUSE));
         let millis = Duration::from_millis;
         let found = sleep_after(&mut coalescing, Duration::ZERO, millis(99));
-        assert_eq!(found, Sleep::Pause(PAUSE));
+        assert_eq!(found, Sleep::WholePause(PAUSE));
         let found = sleep_after(&mut coalescing, Duration::ZERO, millis(100));
-        assert_eq!(found, Sleep::Wait);
+        assert_eq!(found, Sleep::Pause(PAUSE));
     }
 
     #[test]
@@ -305,14 +305,5 @@ mod tests {
         });
         assert!(other >= Duration::from_millis(5));
         assert!(super::processor_time() - before < other);
-    }
-
-    #[test]
-    fn who_says_how_long_pauses_are_has_them_however_little_there_is_to_do() {
-        let mut coalescing = Coalescing::new(Pauses::Fixed(PAUSE));
-        assert_eq!(
-            sleep_after(&mut coalescing, Duration::ZERO, LONG),
-            Sleep::Pause(PAUSE)
-        );
     }
 }

@@ -420,33 +420,33 @@ impl<L: Link, D: Disk> Serving<L, D> {
             self.coalescing.sleep(look_after)
         };
         let timeout = match sleep {
-            Sleep::Pause(pause) => pause,
+            Sleep::Pause(pause) | Sleep::WholePause(pause) => pause,
             Sleep::Wait => timeout,
         };
-        let may_wait = sleep == Sleep::Wait || !self.worker.link_mut().clear_requests();
-        if timeout.is_zero() || !may_wait {
+        let is_request_there =
+            matches!(sleep, Sleep::Pause(_)) && self.worker.link_mut().clear_requests();
+        if timeout.is_zero() || is_request_there {
             return Ok(false);
         }
         let or_writable = step.blocked_on_link && !self.pollout_unreliable;
         let mut sources = [Source::readable(self.mailbox.sleeper().fd()); wait::SOURCES_MAX];
-        let mut count = 1;
+        let (of_mailbox, mut count) = (0, 1);
         let mut add = |source| {
             sources[count] = source;
             count += 1;
         };
-        self.worker
-            .disk()
-            .poll_fd()
-            .map(Source::readable)
-            .map(&mut add);
-        self.worker
-            .store()
-            .poll_fd()
-            .map(Source::readable)
-            .map(&mut add);
+        let mut of_disk = wait::SOURCES_MAX;
+        if !matches!(sleep, Sleep::WholePause(_)) {
+            let disk_fd = self.worker.disk().poll_fd();
+            of_disk = disk_fd.map_or(of_disk, |_| 1);
+            disk_fd.map(Source::readable).map(&mut add);
+            let store_fd = self.worker.store().poll_fd();
+            store_fd.map(Source::readable).map(&mut add);
+        }
         let mut of_notifications = wait::SOURCES_MAX;
         let link = self.worker.link();
         match sleep {
+            Sleep::WholePause(_) => {}
             Sleep::Pause(_) => {
                 link.request_fd().map(Source::readable).map(&mut add);
             }
@@ -471,8 +471,10 @@ impl<L: Link, D: Disk> Serving<L, D> {
         self.coalescing
             .on_slept(sleep, now, self.now(), coalescing::processor_time);
         let woken = ready.is_any();
-        if woken {
+        if ready.has(of_disk) {
             self.worker.disk_mut().clear_wake();
+        }
+        if ready.has(of_mailbox) {
             self.mailbox.sleeper().drain();
         }
         if sleep != Sleep::Wait {

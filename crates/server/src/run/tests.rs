@@ -132,16 +132,22 @@ fn mail_ends_a_pause_and_time_does() {
         next_timeout: None,
         next_look: None,
     };
-    for has_mail in [false, true] {
-        let now = clock::Instant::ZERO;
-        let used = || Duration::ZERO;
+    // Of the second one, the worker used all of its processor.
+    let second = clock::Instant::from_millis(1_000);
+    for (now, has_mail) in [
+        (clock::Instant::ZERO, false),
+        (clock::Instant::ZERO, true),
+        (second, false),
+        (second, true),
+    ] {
+        let used = || now.since(clock::Instant::ZERO);
         serving.coalescing.on_slept(Sleep::Wait, now, now, used);
         if has_mail {
             sender.command(Command::ReopenDirectory);
         }
         assert_eq!(serving.sleep(&nothing_due).unwrap(), has_mail);
     }
-    assert_eq!(serving.counters.server_pause_events, 2);
+    assert_eq!(serving.counters.server_pause_events, 4);
     assert_eq!(serving.counters.server_sleep_events, 0);
 }
 

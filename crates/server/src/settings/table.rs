@@ -526,8 +526,7 @@ settings! {
          worker: they wait for so long at most, and are handled together. More traffic for a core. \
          Requests do not wait where an XDP program receives (`xdp:`, `xdp+packet:`). If it is not \
          given, a sixth of the shortest round-trip time of the clients that are there, a 48th where \
-         packets were lost, but 100 at least and 2000 at most; none until the worker uses a twelfth \
-         of a processor, nor once it uses less than a twentieth. `0`: never.";
+         packets were lost, but 100 at least and 2000 at most. `0`: never.";
 
     BUSY_POLL_US = busy_poll_us: Amount,
         duration(Microseconds, "`0`", 0, 1_000_000),
