@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use super::causes::cause;
 use super::plan::{
-    Cell, FAIR_DELAY_NOISE, RATE_BITS, Sender, Stack, fair_cells, impaired_cells, matrix_cells,
-    pairs,
+    Cell, FAIR_DELAY_NOISE, FAIR_RUNS, RATE_BITS, Sender, Stack, fair_cells, impaired_cells,
+    matrix_cells, pairs,
 };
 use super::results::{Flow, LATE_SHARE_MAX, Measured, Results, Run};
 use crate::page::wrapped;
@@ -258,6 +258,14 @@ fn below(text: &mut String, all: &Results) {
     }
 }
 
+/// How many times the second's goodput the first of a pair has.
+fn times_of(run: &Measured) -> Option<f64> {
+    let [first, second] = run.flows.as_slice() else {
+        return None;
+    };
+    Some(first.goodput() / second.goodput().max(f64::MIN_POSITIVE))
+}
+
 fn fairness(text: &mut String, all: &Results) {
     let mut rows = String::new();
     let (mut count, mut fair) = (0, 0);
@@ -269,13 +277,19 @@ fn fairness(text: &mut String, all: &Results) {
             let [first, second] = middles.as_slice() else {
                 continue;
             };
-            let times = first.goodput / second.goodput.max(f64::MIN_POSITIVE);
+            let times: Vec<f64> = runs_of(all, cell, &pair)
+                .iter()
+                .filter_map(|run| times_of(run))
+                .collect();
+            let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = times.iter().copied().fold(0.0, f64::max);
+            let times = median(&times);
             let is_fair = (FAIR_TIMES.recip()..=FAIR_TIMES).contains(&times);
             count += 1;
             fair += usize::from(is_fair);
             let _ = writeln!(
                 rows,
-                "| {} | {} | {} beside {} | {} | {} | {} |",
+                "| {} | {} | {} beside {} | {} | {} | {} | {least:.2}-{most:.2} |",
                 cell.rtt_millis,
                 cell.buffer(),
                 pair[0],
@@ -296,9 +310,11 @@ fn fairness(text: &mut String, all: &Results) {
     let _ = writeln!(
         text,
         "## Two connections through one bottleneck\n\nBoth begin together and send for 60 s, without random \
-         loss; each ACK is up to {} ms late, or both would keep step (decision 20). In {fair} of {count} rows neither has more than {FAIR_TIMES} times the other's goodput.\n\n\
-         | RTT ms | buffer BDP | senders | first | second | first / second |\n\
-         |--:|--:|---|--:|--:|--:|\n{rows}",
+         loss, {FAIR_RUNS} times in a round; each ACK is up to {} ms late, or both would keep step (decision 20). Numbers are \
+         medians of the runs; the last columns have how many times the second's goodput the first has, and the least and the \
+         greatest of the runs. In {fair} of {count} rows neither has more than {FAIR_TIMES} times the other's.\n\n\
+         | RTT ms | buffer BDP | senders | first | second | first / second | runs |\n\
+         |--:|--:|---|--:|--:|--:|--:|\n{rows}",
         FAIR_DELAY_NOISE.as_millis()
     );
 }
@@ -445,6 +461,15 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_has_the_median_of_its_runs_and_their_least_and_greatest() {
+        let cell = fair_cells()[0];
+        let of = |first| run(1, cell, &[(Stack::Atlas, first), (Stack::Linux, 30)]);
+        let text = table(&results(vec![of(60), of(15), of(36)]));
+        assert!(text.contains("| 1.20 | 0.50-2.00 |"), "{text}");
+        assert!(text.contains("In 1 of 1 rows"), "{text}");
+    }
+
+    #[test]
     fn a_pair_is_fair_up_to_twice_the_other() {
         let cell = fair_cells()[0];
         let of = |first, second| {
@@ -455,6 +480,7 @@ mod tests {
             )];
             table(&results(runs))
         };
+        assert!(of(60, 30).contains("| 2.00 | 2.00-2.00 |"));
         assert!(of(60, 30).contains("In 1 of 1 rows"));
         assert!(of(61, 30).contains("In 0 of 1 rows"));
         assert!(of(30, 61).contains("In 0 of 1 rows"));
