@@ -232,7 +232,7 @@ impl fmt::Display for Task {
 /// What of the plan is wanted; an empty list: all.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Restriction {
-    /// One round of shorter runs: minutes instead of most of an hour
+    /// One round of shorter runs: minutes instead of an hour and a half
     #[arg(long = "quick")]
     pub(crate) is_quick: bool,
     /// Only this part
