@@ -524,9 +524,10 @@ settings! {
         duration(Microseconds, "by round-trip times: 100 to 2000", 0, 10_000),
         "While frames and reads come faster than one in this time, acknowledgments do not wake the \
          worker: they wait for so long at most, and are handled together. More traffic for a core. \
-         Requests do not wait where an XDP program receives (`xdp:`, `xdp+packet:`). If it is not \
-         given, a sixth of the shortest round-trip time of the clients that are there, a 48th where \
-         packets were lost, but 100 at least and 2000 at most. `0`: never.";
+         Requests do not wait where an XDP program receives (`xdp:`, `xdp+packet:`), unless the worker \
+         uses more than half of a processor. If it is not given, a sixth of the shortest round-trip \
+         time of the clients that are there, a 48th where packets were lost, but 100 at least and \
+         2000 at most. `0`: never.";
 
     BUSY_POLL_US = busy_poll_us: Amount,
         duration(Microseconds, "`0`", 0, 1_000_000),

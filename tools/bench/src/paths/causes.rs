@@ -9,7 +9,7 @@ use super::plan::Cell;
 /// trip, which 1 % on average now and then is), in a million.
 const BBR_LOSS_PPM: u32 = 10_000;
 /// A buffer of a tenth of the BDP loses as much by itself: Linux's BBR sends 4 to 7 % of its bytes again there. Up to
-/// [`BBR_LOSS_PPM`] the headroom explains all (docs/develop/decisions/0018-bbr.md).
+/// [`BBR_LOSS_PPM`] the headroom explains most of it (docs/develop/decisions/0018-bbr.md).
 const BBR_BUFFER_TENTHS: u64 = 1;
 
 /// Why, in a sentence; `None`: not known.
