@@ -6,6 +6,7 @@ use clock::Duration;
 use diskmap::DiskError;
 use diskmap::sim::SimDisk;
 use link::sim::{SimConfig as LinkConfig, SimLink};
+use store::{Store, StoreConfig};
 
 use worker::Step;
 use worker::requests::Missed;
@@ -23,6 +24,7 @@ use rustix::process::geteuid;
 
 use crate::run::supervisor::{Supervisor, Workers};
 use crate::run::taking_over::TakeOver;
+use crate::run::wait::{Source, wait};
 use crate::settings::{Limits, Settings};
 
 fn drive(epoch: time::Instant, mailbox: Mailbox) -> Drive {
@@ -118,7 +120,7 @@ fn names_that_are_told_to_nobody_are_told_to_who_asks_next() {
 }
 
 #[test]
-fn mail_ends_a_pause_and_time_does() {
+fn mail_ends_each_pause_and_look_ups_only_those_of_a_worker_with_time() {
     let World { worker, .. } = World::connected(Setup::default());
     let (sender, mailbox) = mailbox().unwrap();
     let drive = Drive {
@@ -126,28 +128,37 @@ fn mail_ends_a_pause_and_time_does() {
         ..drive(time::Instant::now(), mailbox)
     };
     let mut serving = Serving::new(worker, drive);
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_directory(directory.path(), StoreConfig::default());
+    *serving.worker.store_mut() = store.unwrap();
     let nothing_due = Step {
         progressed: false,
         blocked_on_link: false,
         next_timeout: None,
         next_look: None,
     };
-    // Of the second one, the worker used all of its processor.
-    let second = clock::Instant::from_millis(1_000);
-    for (now, has_mail) in [
-        (clock::Instant::ZERO, false),
-        (clock::Instant::ZERO, true),
-        (second, false),
-        (second, true),
-    ] {
+    let mut is_ended = |now: clock::Instant, has_mail: bool, has_answer: bool| {
         let used = || now.since(clock::Instant::ZERO);
         serving.coalescing.on_slept(Sleep::Wait, now, now, used);
         if has_mail {
             sender.command(Command::ReopenDirectory);
         }
-        assert_eq!(serving.sleep(&nothing_due).unwrap(), has_mail);
-    }
-    assert_eq!(serving.counters.server_pause_events, 4);
+        if has_answer {
+            let store = serving.worker.store_mut();
+            store.reopen();
+            wait(&[Source::readable(store.poll_fd().unwrap())], None).unwrap();
+        }
+        serving.sleep(&nothing_due).unwrap()
+    };
+    let start = clock::Instant::ZERO;
+    assert!(!is_ended(start, false, false));
+    assert!(is_ended(start, true, false));
+    assert!(is_ended(start, false, true));
+    // Of this second, the worker used all of its processor. The answer is still there.
+    let second = clock::Instant::from_millis(1_000);
+    assert!(!is_ended(second, false, true));
+    assert!(is_ended(second, true, true));
+    assert_eq!(serving.counters.server_pause_events, 5);
     assert_eq!(serving.counters.server_sleep_events, 0);
 }
 
