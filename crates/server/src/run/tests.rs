@@ -154,10 +154,10 @@ fn mail_ends_each_pause_and_look_ups_only_those_of_a_worker_with_time() {
     assert!(!is_ended(start, false, false));
     assert!(is_ended(start, true, false));
     assert!(is_ended(start, false, true));
-    // Of this second, the worker used all of its processor. The answer is still there.
-    let second = clock::Instant::from_millis(1_000);
-    assert!(!is_ended(second, false, true));
-    assert!(is_ended(second, true, true));
+    // Since the start, the worker used all of its processor; no machine holds the test up for so long.
+    let busy = clock::Instant::from_millis(1_000_000);
+    assert!(!is_ended(busy, false, true));
+    assert!(is_ended(busy, true, true));
     assert_eq!(serving.counters.server_pause_events, 5);
     assert_eq!(serving.counters.server_sleep_events, 0);
 }
