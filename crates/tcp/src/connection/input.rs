@@ -41,7 +41,7 @@ pub(super) struct Delivery {
     pub(super) has_reports: bool,
     /// The peer says that packets were marked (ECE, RFC 3168).
     is_echo: bool,
-    /// It ended a fast recovery, whose last step set cwnd to ssthresh; its RecoveryPoint.
+    /// It ended a fast recovery without SACK, whose last step set cwnd to ssthresh; its RecoveryPoint.
     recovered: Option<StreamOffset>,
     /// Most bytes outstanding at once in the round trip before this ACK; the window grows only if it was
     /// in use.
@@ -401,7 +401,7 @@ impl Connection {
             self.sample_repaired();
         }
         let has_ended = self.end_recovery(ack);
-        delivery.recovered = recovery_point.filter(|_| has_ended);
+        delivery.recovered = recovery_point.filter(|_| has_ended && !self.sack.is_used());
         let loss_undone = self.check_needless_resends(delivery.duplicate);
         let has_new_loss = if self.sack.is_used() {
             self.detect_losses(now, &delivery)
@@ -611,7 +611,8 @@ impl Connection {
     }
 
     fn grow_window(&mut self, now: Instant, delivery: &Delivery) {
-        // RFC 6582 s3.2, step 3: what repaired the loss does not count for growth.
+        // RFC 6582 s3.2, step 3: the ACK that ends a recovery covers what arrived long before it, which does not count for
+        // growth. With SACK the bytes are those that have just arrived, and they do, as in Linux.
         let counted = delivery
             .recovered
             .map_or(u64::MAX, |high| self.send.una.since(high));

@@ -2,7 +2,7 @@
 
 use super::Sent::{Again, New};
 use super::{Config, Driver, PEER, ack, millis};
-use crate::congestion::Controller as _;
+use crate::congestion::{CongestionControl, Controller as _};
 use crate::connection::Claim;
 use crate::flight::SegmentState;
 use crate::recovery::RecoveryState;
@@ -109,6 +109,36 @@ fn one_round_trip_of_losses_lowers_the_window_once() {
     assert_eq!(driver.connection.recovery, RecoveryState::Open);
     // RFC 9937: ssthresh at the end, and what that ACK itself adds.
     assert!((7000..8000).contains(&driver.window()));
+}
+
+/// What was SACKed before does not count, and neither does a whole flight that the retransmission of a peer without SACK
+/// uncovers (RFC 6582 s3.2).
+#[test]
+fn what_arrives_with_the_last_ack_of_a_recovery_lets_the_window_grow() {
+    for (peer, counted) in [(PEER, 1), (super::PEER_WITHOUT_SACK, 0)] {
+        let config = Config {
+            is_paced: false,
+            congestion: CongestionControl::Reno,
+            ..Config::default()
+        };
+        let mut driver = Driver::configured(peer, config);
+        driver.append(100_000);
+        let _ = driver.flush();
+        driver.pass(millis(100));
+        for last in [2000, 3000, 10_000] {
+            driver.accept(ack(0).sack(1000, last));
+        }
+        let _ = driver.flush();
+        // Of the flight nothing but the first segment is missing.
+        driver.pass(millis(100)).accept(ack(10_000));
+        assert_eq!(driver.window(), 5000);
+        let _ = driver.flush();
+        // What is still missing for a window.
+        driver.accept(ack(10_000 + 4999 - 1000 * counted));
+        assert_eq!(driver.window(), 5000);
+        driver.accept(ack(10_000 + 5000 - 1000 * counted));
+        assert_eq!(driver.window(), 6000);
+    }
 }
 
 #[test]
