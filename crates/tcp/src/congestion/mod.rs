@@ -20,6 +20,7 @@ use clock::{Duration, Instant};
 use bbr::Bbr;
 use cubic::Cubic;
 use reno::Reno;
+pub(crate) use window::initial_window_bytes;
 
 use crate::canary::Canary;
 use crate::delivery_rate::{LostTransmission, RateSample};

@@ -33,7 +33,7 @@ pub(super) struct Window {
 }
 
 /// IW = min(10 * MSS, max(2 * MSS, 14,600)) (RFC 6928 s2).
-pub(super) fn initial_bytes(segment_bytes: u64) -> u64 {
+pub(crate) fn initial_window_bytes(segment_bytes: u64) -> u64 {
     let large = INITIAL_WINDOW_BYTES.max(2 * segment_bytes);
     large.min(INITIAL_WINDOW_SEGMENTS * segment_bytes)
 }
@@ -44,7 +44,7 @@ impl Window {
         let segment_bytes = u64::from(segment_bytes);
         Self {
             segment_bytes,
-            bytes: initial_bytes(segment_bytes),
+            bytes: initial_window_bytes(segment_bytes),
             threshold: u64::MAX,
             hystart: HyStart::new(),
             canary: Canary::NONE,
@@ -162,7 +162,7 @@ impl Window {
     /// becomes at least three quarters of the old window, so slow start leads back to it. Returns
     /// whether anything changed.
     pub(super) fn decay(&mut self, timeouts: u64) -> bool {
-        let restart = initial_bytes(self.segment_bytes);
+        let restart = initial_window_bytes(self.segment_bytes);
         if timeouts == 0 || self.bytes <= restart {
             return false;
         }

@@ -6,7 +6,7 @@ use clock::{Duration, Instant};
 
 use super::Connection;
 use super::sack::SackReports;
-use crate::congestion::Controller as _;
+use crate::congestion::{Controller as _, initial_window_bytes};
 use crate::pacing::PacingRate;
 use crate::recovery::{DUPLICATE_THRESHOLD, RecoveryState};
 use crate::stream::{StreamOffset, StreamRange};
@@ -101,8 +101,20 @@ impl Connection {
     /// When pacing permits the next bytes; `None`: now.
     pub(super) fn pacing_waits_until(&self, now: Instant) -> Option<Instant> {
         let round_trip = self.rtt.smoothed().unwrap_or_default();
-        self.pacer
-            .waits_until(now, || self.pacing_rate(), round_trip)
+        let until = self
+            .pacer
+            .waits_until(now, || self.pacing_rate(), round_trip);
+        until.filter(|_| !self.is_window_one_burst())
+    }
+
+    /// Whether the window is no larger than the initial one: a burst that every path must take (RFC 6928). It is not paced, as
+    /// bytes would wait behind the ACKs that permit them (docs/develop/decisions/0020-paths.md). A rate that was measured or
+    /// is the operator's is a limit beside the window.
+    fn is_window_one_burst(&self) -> bool {
+        let initial = initial_window_bytes(self.sizes.current.into());
+        self.config.rate_max.is_none()
+            && !self.congestion.needs_samples()
+            && self.congestion.window() <= initial
     }
 
     /// When pacing permits it; `None`: now. A tail loss probe replaces a timeout, and the pacing rate is

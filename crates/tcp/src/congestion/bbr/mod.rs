@@ -23,7 +23,7 @@ mod losses;
 
 use clock::{Duration, Instant};
 
-use super::window::initial_bytes;
+use super::window::initial_window_bytes;
 use super::{AckEvent, Controller, Snapshot, Start, WINDOW_BYTES_MAX};
 use crate::delivery_rate::{LostTransmission, RateSample};
 use crate::pacing::PacingRate;
@@ -205,7 +205,7 @@ impl Bbr {
             segment_bytes,
             has_sack,
             state: State::Startup,
-            window: initial_bytes(segment_bytes),
+            window: initial_window_bytes(segment_bytes),
             prior_window: 0,
             is_recovering: false,
             pacing_rate: None,
@@ -265,7 +265,7 @@ impl Bbr {
     /// BDPMultiple() of a bandwidth.
     fn product(&self, bandwidth: u64, percent: u64) -> u64 {
         match self.min_rtt.least() {
-            None => initial_bytes(self.segment_bytes),
+            None => initial_window_bytes(self.segment_bytes),
             Some(rtt) => percent_of(volume(bandwidth, rtt), percent),
         }
     }
@@ -414,7 +414,7 @@ impl Bbr {
 
     /// InitPacingRate(): the initial window in a round trip, with Startup's gain.
     fn initial_rate(&self, rtt: Duration) -> PacingRate {
-        let window = initial_bytes(self.segment_bytes);
+        let window = initial_window_bytes(self.segment_bytes);
         PacingRate::of(percent_of(window, STARTUP_PACING_PERCENT), rtt)
     }
 
@@ -427,7 +427,7 @@ impl Bbr {
         let grown = self.window.saturating_add(sample.newly_delivered);
         if self.full.is_reached {
             self.window = grown.min(most);
-        } else if self.window < most || self.delivered < initial_bytes(self.segment_bytes) {
+        } else if self.window < most || self.delivered < initial_window_bytes(self.segment_bytes) {
             self.window = grown;
         }
         self.window = self.window.max(self.pipe_min());

@@ -86,9 +86,12 @@ fn pacing_is_the_limit_until_its_schedule_permits_more() {
     let mut driver = Driver::configured(PEER, Config::default());
     driver.append(50_000);
     let _ = driver.flush();
+    assert_eq!(driver.limit(), Limit::CongestionWindow);
+    driver.pass(millis(1)).accept(ack(1000));
     let due = driver.connection.pacing_waits_until(driver.now);
     let due = due.expect("it is paced");
     assert_eq!(driver.limit(), Limit::Pacing);
+    // It is permitted, and nobody claims it.
     driver.at(due);
     assert_eq!(driver.limit(), Limit::CongestionWindow);
 }

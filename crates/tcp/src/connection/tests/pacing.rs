@@ -5,6 +5,7 @@ use clock::Instant;
 use super::{
     Config, Driver, INITIAL_WINDOW, PEER, Peer, START, Sent, ack, credit, just_before, millis,
 };
+use crate::congestion::CongestionControl;
 use crate::connection::{Claim, Credit, Permission};
 use crate::pacing::PacingRate;
 use crate::verdict::Outcome;
@@ -89,6 +90,36 @@ fn a_small_window_is_paced_with_an_initial_window_more() {
         driver.connection.congestion.force_window(window);
         let rate = PacingRate::Limited(in_a_round_trip * 10);
         assert_eq!(driver.connection.pacing_rate(), rate, "{window}");
+    }
+}
+
+/// RFC 6928. A rate that was measured or is the operator's holds whatever the window is.
+#[test]
+fn a_window_that_is_no_larger_than_the_initial_one_is_not_paced() {
+    let is_paced = |congestion, rate_max, window| {
+        let config = Config {
+            congestion,
+            rate_max,
+            ..Config::default()
+        };
+        let mut driver = Driver::configured(WIDE, config);
+        driver.append(100_000);
+        driver.connection.congestion.force_window(window);
+        driver.connection.pacer.on_loss();
+        let far = PacingRate::Limited(2000);
+        driver.connection.pacer.on_claimed(driver.now, 2000, far);
+        from(&driver).is_some()
+    };
+    let limit = Some(10_000_000);
+    for (congestion, rate_max, window, expected) in [
+        (CongestionControl::Cubic, None, INITIAL_WINDOW, false),
+        (CongestionControl::Cubic, None, INITIAL_WINDOW + 1, true),
+        (CongestionControl::Reno, None, INITIAL_WINDOW, false),
+        (CongestionControl::Reno, limit, INITIAL_WINDOW, true),
+        (CongestionControl::Bbr, None, INITIAL_WINDOW, true),
+    ] {
+        let found = is_paced(congestion, rate_max, window);
+        assert_eq!(found, expected, "{congestion:?}, {rate_max:?}, {window}");
     }
 }
 
