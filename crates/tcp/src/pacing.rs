@@ -1,4 +1,5 @@
-//! Pacing: what the congestion window permits is sent over the round trip and not in one burst.
+//! Pacing: what the congestion window permits is sent over the round trip and not in one burst, unless the window is no
+//! larger than the initial one.
 //!
 //! Pacing is decided before the read, when bytes are claimed. So a slot is filled when its bytes may
 //! be sent, and none waits full for its turn. After the read the bytes are sent at once: how far two

@@ -108,7 +108,7 @@ impl Connection {
     }
 
     /// Whether the window is no larger than the initial one: a burst that every path must take (RFC 6928). It is not paced, as
-    /// bytes would wait behind the ACKs that permit them (docs/develop/decisions/0020-paths.md). A rate that was measured or
+    /// bytes would wait after the ACKs that permit them (docs/develop/decisions/0020-paths.md). A rate that was measured or
     /// is the operator's is a limit beside the window.
     fn is_window_one_burst(&self) -> bool {
         let initial = initial_window_bytes(self.sizes.current.into());

@@ -78,7 +78,7 @@ fn above_half_of_ssthresh_the_rate_is_six_fifths_of_the_window() {
 }
 
 #[test]
-fn a_small_window_is_paced_with_an_initial_window_more() {
+fn the_rate_of_a_small_window_is_that_of_an_initial_window_more() {
     let mut driver = paced();
     driver.connection.congestion.force_threshold(2000);
     for (window, in_a_round_trip) in [
