@@ -53,7 +53,7 @@ fn is_plain_cell(cell: &Cell) -> bool {
 }
 
 fn summary(text: &mut String, results: &Results) {
-    let mut quoted = cells(results, |it| is_plain_cell(it) && it.cached_percent == 0);
+    let mut quoted = cells(results, |it| it.loss_ppm == 0 && it.cached_percent == 0);
     let rounds = |cell: &Cell| results.of(cell, ATLAS).count();
     let most = quoted.iter().map(rounds).max().unwrap_or_default();
     // A run that was broken off has one round less of some.
@@ -103,11 +103,14 @@ fn sentence(results: &Results, cell: &Cell) -> String {
         interval(&rate, 1),
         interval(&cost, 3)
     );
-    match best(results, cell, Quantity::Rate) {
-        Some(it) => {
-            let _ = write!(text, "; {} the rate of {}", times(&it), it.rival);
+    // Viewers who pause have the rate that they ask for.
+    if cell.every_seconds == 0 {
+        match best(results, cell, Quantity::Rate) {
+            Some(it) => {
+                let _ = write!(text, "; {} the rate of {}", times(&it), it.rival);
+            }
+            None => text.push_str("; no ratio of rates"),
         }
-        None => text.push_str("; no ratio of rates"),
     }
     if let Some(it) = best(results, cell, Quantity::Cost) {
         let _ = write!(
@@ -435,6 +438,12 @@ fn losses(text: &mut String, results: &Results) {
         )
     });
     rates_and_costs(text, results, &columns);
+    ratios(text, results, &columns);
+    text.push_str("Bytes read from the disk for each byte served:\n\n");
+    table(text, results, &columns, |cell, server| {
+        let share = median(results, cell, server, |it| it.disk_share)?;
+        Some(interval(&share, 3))
+    });
 }
 
 /// Where Atlas is slower or dearer than the best rival, or failed.
@@ -534,7 +543,12 @@ fn environment(text: &mut String, results: &Results) {
             .turns
             .iter()
             .filter_map(|turn| match &turn.outcome {
-                Outcome::Measured(it) if turn.server == server && turn.cell.cached_percent == 0 => {
+                // Those with loss have a table.
+                Outcome::Measured(it)
+                    if turn.server == server
+                        && turn.cell.cached_percent == 0
+                        && turn.cell.loss_ppm == 0 =>
+                {
                     Some(it.disk_share)
                 }
                 _ => None,
@@ -731,9 +745,21 @@ mod tests {
             "the hypervisor took 9 % of a core",
             "## Plaintext, viewers who pause",
             "## Loss",
+            "| atlas | 1.000 (1.000-1.000) |",
         ] {
             assert!(page.contains(part), "{part}\n{page}");
         }
+    }
+
+    #[test]
+    fn a_run_of_viewers_alone_is_summed_up_without_a_ratio_of_rates() {
+        let mut results = results();
+        results.turns.retain(|it| it.cell.every_seconds > 0);
+        let text = summary_text(&results);
+        let line = "* **plaintext, 1,000 connections, cold, 10-40 ms, an object each 4 s**: Atlas 16.0 (16.0-16.0) Gb/s at \
+                    0.250 (0.250-0.250) core-s/GB; 2.00 x (2.00-2.00) the work per core-second of nginx-sendfile.";
+        assert!(text.lines().any(|it| it == line), "{text}");
+        assert!(text.contains("Medians of up to 1 rounds"), "{text}");
     }
 
     #[test]
