@@ -310,7 +310,8 @@ fn fairness(text: &mut String, all: &Results) {
     let _ = writeln!(
         text,
         "## Two connections through one bottleneck\n\nBoth begin together and send for 60 s, without random \
-         loss, {FAIR_RUNS} times in a round; each ACK is up to {} ms late, or both would keep step (decision 20). Numbers are \
+         loss, {FAIR_RUNS} times in a round. The second asks first in every other run, since the one that does may get more. Each \
+         ACK is up to {} ms late, or both would keep step (decision 20). Numbers are \
          medians of the runs; the last columns have how many times the second's goodput the first has, and the least and the \
          greatest of the runs. In {fair} of {count} rows neither has more than {FAIR_TIMES} times the other's.\n\n\
          | RTT ms | buffer BDP | senders | first | second | first / second | runs |\n\

@@ -9,7 +9,7 @@ use bottleneck::LegCounts;
 use bottleneck::path::Report;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Cell, Sender, Task};
+use super::plan::{Cell, Sender, Task, is_default};
 use crate::stored::{self, Environment, float};
 
 /// Share of a direction's frames that may leave the middlebox late without the run being disturbed.
@@ -58,10 +58,14 @@ pub(crate) struct Path {
     pub(crate) forth: Punctuality,
     pub(crate) back: Punctuality,
     /// From the server to the client: frames that the random loss took, and those the buffer had no room for.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) lost_frames: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) full_frames: u64,
     /// Of both directions: frames above the MTU, and those that a TAP lost. There should be none.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) oversize_frames: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) tap_drops: u64,
     /// How much of a core the middlebox took.
     pub(crate) cpu_share: f64,
@@ -69,11 +73,17 @@ pub(crate) struct Path {
     pub(crate) is_realtime: bool,
 }
 
+/// To four digits behind the point: more say nothing, and make a page's data larger than what may be kept.
+pub(crate) fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
 /// How a direction's frames left the middlebox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Punctuality {
     pub(crate) frames: u64,
     /// Of these, late.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) late_frames: u64,
     pub(crate) late_us_max: u64,
 }
@@ -100,7 +110,7 @@ impl From<&Report> for Path {
             full_frames: counts.forth.full_frames,
             oversize_frames: counts.forth.oversize_frames + counts.back.oversize_frames,
             tap_drops: report.tap_drops,
-            cpu_share: counts.cpu_seconds / counts.seconds,
+            cpu_share: rounded(counts.cpu_seconds / counts.seconds),
             is_realtime: counts.is_realtime,
         }
     }
@@ -149,6 +159,7 @@ pub(crate) struct Run {
     pub(crate) cell: Cell,
     pub(crate) senders: Vec<Sender>,
     /// How many runs before it were disturbed or failed.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) repeats: u32,
     pub(crate) outcome: Outcome,
 }

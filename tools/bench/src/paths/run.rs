@@ -13,7 +13,7 @@ use bottleneck::Path;
 use super::client::{Download, connect, download};
 use super::linux_sender::LinuxSender;
 use super::plan::{Cell, Sender, Stack, Task};
-use super::results::{Flow, Measured};
+use super::results::{Flow, Measured, rounded};
 use crate::stored::float;
 use testbed::certificate::{Authority, IdentityFiles, KeyKind};
 use testbed::client::{Stream, Trust};
@@ -101,7 +101,9 @@ impl Runner {
             let trust = (sender.stack == Stack::AtlasTls).then_some(&self.trust);
             servers.push((address, trust));
         }
-        let downloads = download_all(&path.client, &servers, task.seconds)?;
+        servers.rotate_left(task.first);
+        let mut downloads = download_all(&path.client, &servers, task.seconds)?;
+        downloads.rotate_right(task.first);
         drop(linux);
         if let Some(server) = atlas {
             server.stop()?;
@@ -148,7 +150,8 @@ impl Runner {
     }
 }
 
-/// A client for each server, over TLS where it is said whom to trust. All send their requests at once, when all handshakes are complete.
+/// A client for each server, over TLS where it is said whom to trust. All send their requests at once, one right after the other, when
+/// all handshakes are complete.
 fn download_all(
     namespace: &Namespace,
     servers: &[(SocketAddr, Option<&Trust>)],
@@ -191,7 +194,7 @@ impl Flow {
             .with_context(|| format!("the middlebox saw no bytes of {sender}"))?;
         Ok(Self {
             bytes: download.bytes,
-            seconds: download.seconds,
+            seconds: rounded(download.seconds),
             sent_bytes: seen.sent_bytes,
             resent_bytes: seen.resent_bytes,
             pause_us_max: seen.pause_us_max,
