@@ -55,12 +55,14 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
         }
         Err(error) => suite.fail(FLEET_TESTS, &format!("{error:#}")),
     }
+    // A fleet, containers and guests leave a processor idle.
+    let most_seeds = simulate::Most::begin();
     fleet::run_short_with_rights(&mut suite);
     // As what guests run, it is built already.
     suite.run(image::CHECK, || image::check(&lab::static_server()?));
     boot::run_with_rights(&mut suite);
     lab::run_disk_checks(&mut suite, ahead);
-    simulate::run(&mut suite, simulate::Seeds::Most);
+    most_seeds.finish(&mut suite);
     expected.close(suite)
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn run_command(options: &TestOptions) -> Result<()> {
     let mut suite = Suite::default();
     packages::install_if_possible(&packages::FOR_TESTS);
     cargo_test(&mut suite, "cargo test", &[]);
-    simulate::run(&mut suite, simulate::Seeds::Some);
+    simulate::run_some(&mut suite);
     netns::run_once_with_rights(&mut suite, &Program::Atlas.dev_path());
     expected.close(suite)
 }
