@@ -38,9 +38,10 @@ impl Backoff {
         self.due_ms - now_ms
     }
 
-    /// Takes a success: whether there had been failures.
-    pub fn succeeded(&mut self) -> bool {
-        std::mem::take(self).failures > 0
+    /// Takes a success of an attempt that began then: whether it ends the failures. One that was in flight when another
+    /// failed does not.
+    pub fn succeeded(&mut self, began_ms: u64) -> bool {
+        began_ms >= self.due_ms && std::mem::take(self).failures > 0
     }
 
     /// Failures in a row.
@@ -75,8 +76,10 @@ mod tests {
             now_ms = backoff.due_ms();
         }
         assert_eq!(backoff.failures(), 40);
-        assert!(backoff.succeeded());
-        assert!(!backoff.succeeded());
+        assert!(!backoff.succeeded(now_ms - 1));
+        assert_eq!(backoff.failures(), 40);
+        assert!(backoff.succeeded(now_ms));
+        assert!(!backoff.succeeded(now_ms));
         assert_eq!(backoff.due_ms(), 0);
     }
 

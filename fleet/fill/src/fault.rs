@@ -90,13 +90,10 @@ impl Kind {
         }
     }
 
-    /// Whether the origin failed, and not one object: nothing is asked for until it is tried again.
+    /// Whether the origin failed, whatever object was asked for.
     #[must_use]
     pub const fn is_of_origin(self) -> bool {
-        matches!(
-            self,
-            Self::Connect | Self::Server | Self::Throttled | Self::Denied
-        )
+        matches!(self, Self::Connect | Self::Throttled)
     }
 
     /// Whether this machine failed: another object would, too.

@@ -19,6 +19,7 @@ use crate::copies::Target;
 use crate::fault::{Fault, Kind};
 use crate::feed::{Feed, Requests};
 use crate::fetch::{Fetched, Fetcher, Pace, blocking};
+use crate::health::OriginHealth;
 use crate::manifest::Manifest;
 use crate::metrics::{self, Counters};
 use crate::origin::{Listing, Origin};
@@ -37,8 +38,8 @@ use crate::stamp::Stamp;
 const ONCE_ATTEMPTS_MAX: u32 = 3;
 /// With `--once`: failures of the origin in a row.
 const ONCE_FAILURES_MAX: u32 = 5;
-/// Objects that fail in a row, each for a reason of its own, after which it is taken for the origin's.
-const FAILURES_IN_ROW_MAX: u32 = 16;
+/// How often credentials are read again at most, milliseconds: each time connections begin anew.
+const RENEW_EVERY_MS: u64 = 500;
 /// How often progress is told where there is no terminal, and where there is one.
 const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(250)];
 /// The longest sleep: the time of day is looked at again.
@@ -68,8 +69,8 @@ pub struct Mode {
     pub adopt: bool,
 }
 
-/// A fetch that is over.
-type Done = (Fetch, Instant, Result<Placed, Fault>);
+/// A fetch that is over: what, when it began, milliseconds, and what came of it.
+type Done = (Fetch, u64, Result<Placed, Fault>);
 
 /// What came of a fetch.
 #[derive(Debug)]
@@ -105,13 +106,15 @@ struct Filler {
     random: Random,
     start: Instant,
     jobs: JoinSet<Done>,
+    /// When those that are in flight began.
+    jobs_began_ms: Vec<u64>,
     listings: JoinSet<(u64, Result<Listing, Fault>)>,
     list_due_ms: u64,
     is_listed: bool,
     manifest: Option<Manifest>,
-    origin_backoff: Backoff,
+    origin_health: OriginHealth,
     local_backoff: Backoff,
-    failures_in_row: u32,
+    renew_due_ms: u64,
     progress_due_ms: u64,
     progress_bytes: (u64, u64),
     has_failed: bool,
@@ -281,13 +284,14 @@ impl Filler {
             random: Random::new(seed),
             start: Instant::now(),
             jobs: JoinSet::new(),
+            jobs_began_ms: Vec::new(),
             listings: JoinSet::new(),
             list_due_ms: 0,
             is_listed: false,
             manifest,
-            origin_backoff: Backoff::default(),
+            origin_health: OriginHealth::default(),
             local_backoff: Backoff::default(),
-            failures_in_row: 0,
+            renew_due_ms: 0,
             progress_due_ms: 0,
             progress_bytes: (0, 0),
             has_failed: false,
@@ -348,7 +352,7 @@ impl Filler {
     /// With `--once`: whether it is over.
     async fn end(&mut self, allowed: Allowed) -> Option<End> {
         let failures = self
-            .origin_backoff
+            .origin_health
             .failures()
             .max(self.local_backoff.failures());
         if failures >= ONCE_FAILURES_MAX {
@@ -370,17 +374,15 @@ impl Filler {
 
     /// When the origin, or this machine, may be tried again.
     fn due_ms(&self) -> u64 {
-        self.origin_backoff
-            .due_ms()
-            .max(self.local_backoff.due_ms())
+        self.origin_health.due_ms().max(self.local_backoff.due_ms())
     }
 
     fn is_failing(&self) -> bool {
-        self.origin_backoff.failures() + self.local_backoff.failures() > 0
+        self.origin_health.is_failing() || self.local_backoff.failures() > 0
     }
 
     fn list_if_due(&mut self, now: Now) {
-        let is_due = now.millis >= self.list_due_ms.max(self.origin_backoff.due_ms());
+        let is_due = now.millis >= self.list_due_ms.max(self.origin_health.due_ms());
         if !is_due || !self.listings.is_empty() {
             return;
         }
@@ -409,9 +411,11 @@ impl Filler {
         let listing = match listed {
             Ok(listing) => listing,
             Err(fault) => {
-                self.counters.failed(fault.kind);
+                self.count_failure(&fault);
                 self.list_due_ms = 0;
-                return self.origin_failed(&fault);
+                let random = &mut self.random;
+                let wait_ms = self.origin_health.all_failed(now.millis, &fault, random);
+                return self.origin_failed(&fault, wait_ms);
             }
         };
         match read_manifest(&self.settings) {
@@ -424,7 +428,7 @@ impl Filler {
             }
         }
         let versions = if self.origin.can_list() {
-            self.origin_succeeded();
+            self.origin_succeeded(began_ms);
             self.report.tell(&Event::Listed {
                 objects: listing.objects.len(),
                 skipped: listing.skipped,
@@ -468,22 +472,21 @@ impl Filler {
     /// Begins what may be begun. Returns when something is to be looked at again, milliseconds.
     async fn start_fetches(&mut self, now: Now, is_open: bool) -> u64 {
         let later = now.millis + millis(SLEEP_MAX);
-        let list_due_ms = self.list_due_ms.max(self.origin_backoff.due_ms());
+        let list_due_ms = self.list_due_ms.max(self.origin_health.due_ms());
         let mut wake_ms = later
             .min(list_due_ms.max(now.millis + 1))
             .min(self.progress_due_ms);
         if now.millis < self.due_ms() {
             return wake_ms.min(self.due_ms());
         }
-        // While something fails, one object tries it.
-        let most = if self.is_failing() {
-            1
-        } else {
-            self.settings.requests
-        };
-        while self.jobs.len() < most {
+        // While something fails, one object tries it. Those that were in flight before do not count.
+        let due_ms = self.due_ms();
+        let has_tried = |began_ms: &[u64]| began_ms.iter().any(|it| *it >= due_ms);
+        while self.jobs.len() < self.settings.requests
+            && !(self.is_failing() && has_tried(&self.jobs_began_ms))
+        {
             match self.plan.next_step(now, is_open) {
-                Step::Fetch(job) => self.start_fetch(job),
+                Step::Fetch(job) => self.start_fetch(now.millis, job),
                 Step::Evict(names) => self.remove(names, "room").await,
                 Step::Wait(due_ms) => {
                     wake_ms = wake_ms.min(due_ms);
@@ -495,9 +498,9 @@ impl Filler {
         wake_ms
     }
 
-    fn start_fetch(&mut self, job: Fetch) {
+    fn start_fetch(&mut self, began_ms: u64, job: Fetch) {
         let (fetcher, target) = (Arc::clone(&self.fetcher), Arc::clone(&self.target));
-        let began = Instant::now();
+        self.jobs_began_ms.push(began_ms);
         self.jobs.spawn(async move {
             let placed = match fetcher.fetch(&job).await {
                 Err(fault) => Err(fault),
@@ -519,21 +522,23 @@ impl Filler {
                     })
                 }
             };
-            (job, began, placed)
+            (job, began_ms, placed)
         });
     }
 
-    fn handle_fetched(&mut self, (job, began, placed): Done) {
+    fn handle_fetched(&mut self, (job, began_ms, placed): Done) {
         let now = self.now();
+        if let Some(index) = self.jobs_began_ms.iter().position(|it| *it == began_ms) {
+            self.jobs_began_ms.swap_remove(index);
+        }
         let name = &job.name;
         let add = |counter: &std::sync::atomic::AtomicU64, count| {
             counter.fetch_add(count, Ordering::Relaxed);
         };
         let outcome = match placed {
             Ok(placed) => {
-                self.origin_succeeded();
-                self.failures_in_row = 0;
-                if self.local_backoff.succeeded() {
+                self.origin_succeeded(began_ms);
+                if self.local_backoff.succeeded(began_ms) {
                     self.report.recovered("local");
                 }
                 match placed {
@@ -557,38 +562,42 @@ impl Filler {
                             verified,
                             resumed_bytes,
                             missed: job.is_missed,
-                            seconds: began.elapsed().as_secs_f64(),
+                            seconds: crate::report::seconds(now.millis - began_ms),
                         });
                         self.unremoved.remove(name);
                         Outcome::Stored(stamp)
                     }
                 }
             }
-            Err(fault) => self.handle_fault(&job, &fault),
+            Err(fault) => self.handle_fault(&job, began_ms, &fault),
         };
         self.plan.finished(now, name, outcome);
     }
 
-    fn handle_fault(&mut self, job: &Fetch, fault: &Fault) -> Outcome {
-        self.counters.failed(fault.kind);
-        if fault.kind == Kind::Absent {
-            self.origin_succeeded();
-            // What was listed a moment ago may be there again.
-            if job.listed.is_none() {
-                if !job.is_missed {
-                    self.has_failed = true;
-                    self.report.failed(&job.name, fault);
-                }
-                return Outcome::Absent;
+    fn handle_fault(&mut self, job: &Fetch, began_ms: u64, fault: &Fault) -> Outcome {
+        self.count_failure(fault);
+        if fault.kind == Kind::Absent && job.listed.is_none() {
+            self.origin_succeeded(began_ms);
+            if !job.is_missed {
+                self.has_failed = true;
+                self.report.failed(&job.name, fault);
             }
+            return Outcome::Absent;
         }
-        let was_failing = self.origin_backoff.failures() > 0;
-        // It may be one object that the origin refuses, or breaks at: then others go on.
-        let is_its_own = matches!(fault.kind, Kind::Denied | Kind::Server)
-            && !was_failing
-            && self.plan.has_failed(&job.name);
-        if fault.kind.is_of_origin() && !is_its_own {
-            self.origin_failed(fault);
+        let now_ms = self.now().millis;
+        if fault.kind.is_local() {
+            let wait_ms = self.local_backoff.failed(now_ms, None, &mut self.random);
+            self.report.waiting("local", fault, wait_ms);
+            self.measure();
+            return Outcome::Postponed;
+        }
+        let was_failing = self.origin_health.is_failing();
+        // Without a listing only objects tell.
+        let has_failed_before = self.plan.has_failed(&job.name) && self.origin.can_list();
+        let random = &mut self.random;
+        let health = &mut self.origin_health;
+        if let Some(wait_ms) = health.failed(now_ms, fault, has_failed_before, random) {
+            self.origin_failed(fault, wait_ms);
             // The next one that tries the origin is another.
             return if was_failing {
                 Outcome::Failed
@@ -596,40 +605,34 @@ impl Filler {
                 Outcome::Postponed
             };
         }
-        if fault.kind.is_local() {
-            let now_ms = self.now().millis;
-            let wait_ms = self.local_backoff.failed(now_ms, None, &mut self.random);
-            self.report.waiting("local", fault, wait_ms);
-            self.measure();
-            return Outcome::Postponed;
-        }
-        self.failures_in_row += 1;
-        if self.failures_in_row >= FAILURES_IN_ROW_MAX {
-            self.origin_failed(fault);
-        }
         self.report.failed(&job.name, fault);
         Outcome::Failed
     }
 
-    fn origin_failed(&mut self, fault: &Fault) {
+    /// Counts it, and reads credentials again that were refused.
+    fn count_failure(&mut self, fault: &Fault) {
+        self.counters.failed(fault.kind);
         let now_ms = self.now().millis;
-        let wait_ms = self
-            .origin_backoff
-            .failed(now_ms, fault.retry_after_ms, &mut self.random);
-        self.counters.origin_up.store(0, Ordering::Relaxed);
-        self.report.waiting("origin", fault, wait_ms);
-        if fault.kind == Kind::Denied
-            && let Err(problem) = self.origin.renew()
-        {
+        if fault.kind != Kind::Denied || now_ms < self.renew_due_ms {
+            return;
+        }
+        self.renew_due_ms = now_ms + RENEW_EVERY_MS;
+        if let Err(problem) = self.origin.renew() {
             let fault = Fault::new(Kind::Denied, problem);
-            self.report.waiting("credentials", &fault, wait_ms);
+            self.report.waiting("credentials", &fault, RENEW_EVERY_MS);
+        } else {
+            self.report.recovered("credentials");
         }
     }
 
-    fn origin_succeeded(&mut self) {
-        self.counters.origin_up.store(1, Ordering::Relaxed);
-        if self.origin_backoff.succeeded() {
-            self.report.recovered("credentials");
+    fn origin_failed(&mut self, fault: &Fault, wait_ms: u64) {
+        self.counters.origin_up.store(0, Ordering::Relaxed);
+        self.report.waiting("origin", fault, wait_ms);
+    }
+
+    fn origin_succeeded(&mut self, began_ms: u64) {
+        if self.origin_health.succeeded(began_ms) {
+            self.counters.origin_up.store(1, Ordering::Relaxed);
             self.report.recovered("origin");
         }
     }

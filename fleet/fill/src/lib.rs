@@ -8,6 +8,7 @@
 //! | [`plan`] | what is fetched, leaves and is removed, in which order |
 //! | [`policy`] | which object leaves when there is no room: S3-FIFO |
 //! | [`backoff`], [`rate`] | when who failed is asked again; how fast, and when in the day |
+//! | [`health`] | whether the origin fails, or one object of it |
 //! | [`stamp`] | of which version a copy is |
 //! | [`checks`] | what an origin says of an object's content |
 //! | [`manifest`], [`settings`] | what was written |
@@ -31,6 +32,7 @@ pub mod fault;
 pub mod feed;
 pub mod fetch;
 pub mod filler;
+pub mod health;
 pub mod manifest;
 pub mod metrics;
 pub mod origin;

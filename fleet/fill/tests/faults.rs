@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Edge, Origin, Running, Wrong, content};
+use common::{Edge, Ended, Origin, Running, Wrong, content};
 
 const NAME: &str = "films/a.ts";
 /// Several parts of 64 KiB.
@@ -164,7 +164,8 @@ fn an_origin_that_says_5xx_is_left_alone_for_a_while() {
     );
     heal(&origin);
     running.wait_for_event("recovered");
-    running.wait_for_name("fetched", "a.ts");
+    // It may have been in flight when all was well again.
+    running.wait_until_told("fetched", "a.ts");
     let ended = running.terminate();
     // Told once, whatever was in flight.
     assert_eq!(ended.of("waiting").len(), 1, "{:?}", ended.events);
@@ -172,23 +173,61 @@ fn an_origin_that_says_5xx_is_left_alone_for_a_while() {
 
 /// All objects fail with this status.
 fn failing(status: u16, field: &str, code: &str) -> (Origin, Edge) {
-    let status = Wrong::Status(status, field.into(), code.into());
-    let (origin, edge) = wrong(status.clone(), 1_000);
+    let origin = Origin::start();
+    origin.put(NAME, &content(NAME, 1_000));
+    origin.put("films/good.ts", b"good");
     for index in 0..30 {
-        let name = format!("films/{index}");
-        origin.put(&name, b"x");
-        origin.wrong(&name, Some(status.clone()));
+        origin.put(&format!("films/{index}"), b"x");
     }
-    origin.wrong("films/good.ts", Some(status));
+    let status = Wrong::Status(status, field.into(), code.into());
+    origin.wrong_all(&all_names(), Some(&status));
+    let edge = Edge::new(&origin);
     (origin, edge)
 }
 
+fn all_names() -> Vec<String> {
+    let numbered = (0..30).map(|index| format!("films/{index}"));
+    numbered
+        .chain([NAME.to_owned(), "films/good.ts".to_owned()])
+        .collect()
+}
+
 fn heal(origin: &Origin) {
-    for index in 0..30 {
-        origin.wrong(&format!("films/{index}"), None);
-    }
-    origin.wrong("films/good.ts", None);
+    origin.wrong_all(&all_names(), None);
+}
+
+/// An object is held, and then another one fails so, which `event` tells; then the held one comes.
+fn what_was_in_flight_comes(fault: &Wrong, event: &str) -> (Origin, Ended) {
+    let origin = Origin::start();
+    origin.put(NAME, b"held");
+    origin.put("films/b.ts", b"b");
+    origin.wrong(NAME, Some(Wrong::Held));
+    origin.wrong("films/b.ts", Some(fault.clone()));
+    let edge = Edge::new(&origin);
+    let text = std::fs::read_to_string(edge.path("fill.toml")).unwrap();
+    let edge = edge.replace(&text.replace("500ms", "60s"));
+    let mut running = edge.start(&[]);
+    running.wait_for_event(event);
     origin.wrong(NAME, None);
+    running.wait_for_name("fetched", "a.ts");
+    (origin, running.terminate())
+}
+
+#[test]
+fn what_was_in_flight_when_the_origin_failed_does_not_end_its_wait() {
+    let status = Wrong::Status(503, "Retry-After: 3600\r\n".into(), "SlowDown".into());
+    let (origin, ended) = what_was_in_flight_comes(&status, "waiting");
+    assert_eq!(ended.of("recovered").len(), 0, "{:?}", ended.events);
+    assert_eq!(origin.count("GET films/b.ts"), 1);
+}
+
+#[test]
+fn one_object_that_is_refused_or_broken_is_no_failure_of_the_origin() {
+    for (status, code) in [(403, "InvalidObjectState"), (500, "InternalError")] {
+        let status = Wrong::Status(status, String::new(), code.into());
+        let (_origin, ended) = what_was_in_flight_comes(&status, "failed");
+        assert_eq!(ended.of("waiting").len(), 0, "{:?}", ended.events);
+    }
 }
 
 #[test]
@@ -237,7 +276,7 @@ fn an_origin_that_says_when_is_believed() {
     running.wait_for_event("waiting");
     heal(&origin);
     running.wait_for_event("recovered");
-    running.wait_for_name("fetched", "good.ts");
+    running.wait_until_told("fetched", "good.ts");
     running.terminate();
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Wrong {
     Cut(usize),
     /// Nothing more comes after so many bytes.
     Stall(usize),
+    /// The reply waits until nothing is wrong any more.
+    Held,
     /// So many bytes more than the object or the part has. Of a whole object in chunks, without a length; of a listing
     /// spaces.
     Longer(usize),
@@ -154,8 +156,18 @@ impl Origin {
 
     /// From now on this is wrong with an object; `None`: nothing.
     pub(crate) fn wrong(&self, name: &str, wrong: Option<Wrong>) {
+        self.wrong_all(&[name], wrong.as_ref());
+    }
+
+    /// The same of several, at once.
+    pub(crate) fn wrong_all(&self, names: &[impl AsRef<str>], wrong: Option<&Wrong>) {
         let mut shared = self.lock();
-        shared.objects.get_mut(name).unwrap().wrong = wrong.into_iter().collect();
+        for name in names {
+            let object = shared.objects.get_mut(name.as_ref()).unwrap();
+            object.wrong = wrong.into_iter().cloned().collect();
+        }
+        drop(shared);
+        self.shared.1.notify_all();
     }
 
     /// The listing says this of an object's length.
@@ -382,10 +394,23 @@ fn serve(stream: &TcpStream, server: &Server, over: &AtomicBool) -> std::io::Res
                     }
                 }
             }
+            Some(Wrong::Held) => {
+                wait_until_free(server, &request.name());
+                send(stream, &reply, rate)?;
+            }
             _ => send(stream, &reply, rate)?,
         }
     }
     Ok(())
+}
+
+fn wait_until_free(server: &Server, name: &str) {
+    let is_held = |shared: &mut Shared| {
+        let object = shared.objects.get(name);
+        object.is_some_and(|it| it.wrong.first() == Some(&Wrong::Held))
+    };
+    let shared = server.0.lock().unwrap();
+    drop(server.1.wait_timeout_while(shared, LIMIT, is_held).unwrap());
 }
 
 fn send(stream: &mut &TcpStream, reply: &[u8], rate: Option<usize>) -> std::io::Result<()> {
@@ -672,6 +697,14 @@ impl Running {
 
     pub(crate) fn wait_for_name(&mut self, event: &str, name: &str) -> Value {
         self.wait_for(event, |it| it["event"] == event && it["name"] == name)
+    }
+
+    /// Waits until this has been told of the name, if it has not been yet.
+    pub(crate) fn wait_until_told(&mut self, event: &str, name: &str) {
+        let is_it = |it: &Value| it["event"] == event && it["name"] == name;
+        if !self.seen.iter().any(is_it) {
+            self.wait_for(event, is_it);
+        }
     }
 
     /// Waits for the event of each of these names, in any order.
