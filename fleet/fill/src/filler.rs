@@ -482,10 +482,16 @@ impl Filler {
         // While something fails, one object tries it. Those that were in flight before do not count.
         let due_ms = self.due_ms();
         let has_tried = |began_ms: &[u64]| began_ms.iter().any(|it| *it >= due_ms);
+        let is_failing = self.is_failing();
         while self.jobs.len() < self.settings.requests
-            && !(self.is_failing() && has_tried(&self.jobs_began_ms))
+            && !(is_failing && has_tried(&self.jobs_began_ms))
         {
-            match self.plan.next_step(now, is_open) {
+            let step = if is_failing {
+                self.plan.next_attempt(now, is_open)
+            } else {
+                self.plan.next_step(now, is_open)
+            };
+            match step {
                 Step::Fetch(job) => self.start_fetch(now.millis, job),
                 Step::Evict(names) => self.remove(names, "room").await,
                 Step::Wait(due_ms) => {
@@ -502,7 +508,16 @@ impl Filler {
         let (fetcher, target) = (Arc::clone(&self.fetcher), Arc::clone(&self.target));
         self.jobs_began_ms.push(began_ms);
         self.jobs.spawn(async move {
-            let placed = match fetcher.fetch(&job).await {
+            // Nothing is fetched in vain.
+            let (name, of_check) = (Arc::clone(&job.name), Arc::clone(&target));
+            let size_bytes = job.listed.map_or(0, |it| it.size_bytes);
+            let checked = blocking(move || Ok(of_check.check(&name, size_bytes))).await;
+            let checked = checked.unwrap_or_else(|error| Err(Fault::of_io(&job.name, &error)));
+            let fetched = match checked {
+                Ok(()) => fetcher.fetch(&job).await,
+                Err(fault) => Err(fault),
+            };
+            let placed = match fetched {
                 Err(fault) => Err(fault),
                 Ok(Fetched::Unchanged) => Ok(Placed::Unchanged),
                 Ok(Fetched::Described(stamp)) => Ok(Placed::Described(stamp)),
@@ -589,23 +604,16 @@ impl Filler {
             let wait_ms = self.local_backoff.failed(now_ms, None, &mut self.random);
             self.report.waiting("local", fault, wait_ms);
             self.measure();
-            return Outcome::Postponed;
+            return Outcome::Failed;
         }
-        let was_failing = self.origin_health.is_failing();
         // Without a listing only objects tell.
         let has_failed_before = self.plan.has_failed(&job.name) && self.origin.can_list();
         let random = &mut self.random;
         let health = &mut self.origin_health;
-        if let Some(wait_ms) = health.failed(now_ms, fault, has_failed_before, random) {
-            self.origin_failed(fault, wait_ms);
-            // The next one that tries the origin is another.
-            return if was_failing {
-                Outcome::Failed
-            } else {
-                Outcome::Postponed
-            };
+        match health.failed(now_ms, fault, has_failed_before, random) {
+            Some(wait_ms) => self.origin_failed(fault, wait_ms),
+            None => self.report.failed(&job.name, fault),
         }
-        self.report.failed(&job.name, fault);
         Outcome::Failed
     }
 

@@ -6,7 +6,7 @@
 //! says nothing new. While the origin fails, every failure is its own. Pure: time and randomness come in as arguments.
 
 use crate::backoff::Backoff;
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use crate::random::Random;
 
 /// Objects that fail in a row, none for the second time, after which the origin fails.
@@ -26,7 +26,8 @@ impl OriginHealth {
         self.backoff.succeeded(began_ms)
     }
 
-    /// Takes a failure of an object: how long to wait, milliseconds, if it is the origin's.
+    /// Takes a failure of an object: how long to wait, milliseconds, if it is the origin's. Of an object that can have no name
+    /// here the origin was not asked.
     pub fn failed(
         &mut self,
         now_ms: u64,
@@ -34,6 +35,9 @@ impl OriginHealth {
         has_failed_before: bool,
         random: &mut Random,
     ) -> Option<u64> {
+        if fault.kind == Kind::Name {
+            return None;
+        }
         self.failures_in_row += u32::from(!has_failed_before);
         let is_of_origin = fault.kind.is_of_origin()
             || self.is_failing()
@@ -68,7 +72,6 @@ impl OriginHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::Kind;
 
     /// Fails so often with this kind, each time another object, and says after how many it was the origin's.
     fn first_of_origin(kind: Kind) -> Option<u32> {
@@ -81,10 +84,11 @@ mod tests {
     fn an_origin_fails_at_once_or_by_many_objects_in_a_row() {
         for kind in Kind::ALL {
             let expected = match kind {
-                Kind::Connect | Kind::Throttled => 1,
-                _ => FAILURES_IN_ROW_MAX,
+                Kind::Connect | Kind::Throttled => Some(1),
+                Kind::Name => None,
+                _ => Some(FAILURES_IN_ROW_MAX),
             };
-            assert_eq!(first_of_origin(kind), Some(expected), "{kind:?}");
+            assert_eq!(first_of_origin(kind), expected, "{kind:?}");
         }
     }
 

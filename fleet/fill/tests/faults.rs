@@ -150,6 +150,30 @@ fn an_origin_without_parts_is_asked_for_the_whole() {
 }
 
 #[test]
+fn what_can_have_no_name_is_not_fetched_and_is_no_failure_of_the_origin() {
+    let origin = Origin::start();
+    let names: Vec<String> = (0..40).map(|index| format!("a/{index}.ts")).collect();
+    for name in &names {
+        origin.put(&format!("films/{name}"), b"x");
+    }
+    origin.put("films/b.ts", b"b");
+    let edge = Edge::new(&origin).set("memory = \"1MiB\"\n");
+    // Folders in the places of files, which are not the filler's to remove: they have something that is not served.
+    for name in &names {
+        let folder = edge.path("video").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(".mine"), "").unwrap();
+    }
+    let mut running = edge.start(&["--adopt"]);
+    let failed = running.wait_for_event("failed");
+    assert_eq!(failed["kind"], "name", "{failed}");
+    running.wait_for_name("fetched", "b.ts");
+    let ended = running.terminate();
+    assert_eq!(ended.of("waiting").len(), 0, "{:?}", ended.events);
+    assert_eq!(origin.count("GET films/a"), 0);
+}
+
+#[test]
 fn an_origin_that_says_5xx_is_left_alone_for_a_while() {
     let (origin, edge) = failing(500, "", "InternalError");
     let mut running = edge.start(&[]);

@@ -95,6 +95,26 @@ fn a_raw_store_is_filled_changed_and_evicted_from() {
 }
 
 #[test]
+fn an_object_that_no_free_run_holds_does_not_hold_up_the_others() {
+    let origin = Origin::start();
+    for name in ["films/1", "films/2", "films/3"] {
+        origin.put(name, &vec![b'x'; 9 << 20]);
+    }
+    let edge = edge(&origin, 8192).set("memory = \"1MiB\"\n");
+    let ended = edge.once(&[]);
+    assert_eq!((ended.code, ended.of("fetched").len()), (Some(0), 3));
+    // There is room for it, but in two pieces. Of two that wait it is the first.
+    origin.remove("films/2");
+    origin.put("films/0", &vec![b'x'; (9 << 20) + 100_000]);
+    origin.put("films/small", b"x");
+    let mut running = edge.start(&[]);
+    let waiting = running.wait_for_event("waiting");
+    assert_eq!(waiting["kind"], "no_space", "{waiting}");
+    running.wait_for_name("fetched", "small");
+    running.terminate();
+}
+
+#[test]
 fn killed_at_many_moments_the_store_is_whole() {
     let origin = Origin::start();
     let size = |index: usize| 30_000 + index * 10_000;

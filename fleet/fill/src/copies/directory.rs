@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::Inventory;
@@ -105,6 +105,33 @@ impl Directory {
     /// A folder cannot be read.
     pub fn inventory(&self) -> Result<Inventory, Fault> {
         inventory_of(&self.path)
+    }
+
+    /// Whether a file can have this name, before its content is fetched.
+    ///
+    /// # Errors
+    /// A folder is in its place or a file in its folder's, or this user may not write there.
+    pub fn check(&self, name: &str) -> Result<(), Fault> {
+        let failed = |error: Errno| fault(name, error);
+        let (mut folder, leaf) = name.rsplit_once('/').unwrap_or(("", name));
+        match self.open_folder(folder) {
+            Ok(parent) => {
+                let found = rustix::fs::statat(&parent, leaf, AtFlags::SYMLINK_NOFOLLOW);
+                let is_folder = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
+                if found.is_ok_and(|it| is_folder(it.st_mode)) {
+                    return Err(failed(Errno::ISDIR));
+                }
+                check_writable(&parent).map_err(failed)
+            }
+            Err(Errno::NOENT) => loop {
+                folder = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
+                match self.open_folder(folder) {
+                    Err(Errno::NOENT) if !folder.is_empty() => {}
+                    found => return found.and_then(|it| check_writable(&it)).map_err(failed),
+                }
+            },
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Gives a copy its name, in place of an older one. It is there after a power cut, too.
@@ -273,8 +300,19 @@ fn is_lost_and_found(entry: &io::Result<std::fs::DirEntry>) -> bool {
         .is_ok_and(|it| it.file_name() == OsStr::new("lost+found"))
 }
 
+fn check_writable(folder: &OwnedFd) -> Result<(), Errno> {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::accessat(folder, ".", access, AtFlags::EACCESS)
+}
+
 fn fault(name: &str, error: Errno) -> Fault {
     match error {
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            let text = format!(
+                "{name}: no file can be made there: {error}; its folder must belong to the user that atlas-fill runs as"
+            );
+            Fault::new(Kind::Name, text)
+        }
         Errno::ISDIR | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::NOTEMPTY => {
             let text = format!("{name}: a file cannot have this name here: {error}");
             Fault::new(Kind::Name, text)
@@ -340,9 +378,13 @@ mod tests {
         let directory = Directory::open(folder.path(), false).unwrap();
         put(&directory, "a", b"x").unwrap();
         put(&directory, "b/c", b"x").unwrap();
-        for name in ["a/b", "b"] {
+        for name in ["a/b", "a/b/c/d", "b"] {
             let fault = put(&directory, name, b"y").unwrap_err();
             assert_eq!(fault.kind, Kind::Name, "{fault}");
+            assert_eq!(directory.check(name), Err(fault));
+        }
+        for name in ["a", "c", "b/c", "b/d", "b/e/f/g"] {
+            assert_eq!(directory.check(name), Ok(()), "{name}");
         }
         assert_eq!(
             std::fs::read_dir(directory.partial_folder())
@@ -350,6 +392,27 @@ mod tests {
                 .count(),
             0
         );
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_an_error_of_the_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::open(folder.path(), false).unwrap();
+        for error in [Errno::ACCESS, Errno::PERM, Errno::ROFS] {
+            assert_eq!(fault("a", error).kind, Kind::Name);
+        }
+        assert_eq!(fault("a", Errno::IO).kind, Kind::Local);
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o555);
+        std::fs::set_permissions(folder.path().join("a"), mode).unwrap();
+        // Root may write anywhere.
+        let expected = if rustix::process::geteuid().is_root() {
+            None
+        } else {
+            Some(Kind::Name)
+        };
+        let found = directory.check("a/b/c").err().map(|fault| fault.kind);
+        assert_eq!(found, expected);
     }
 
     #[test]

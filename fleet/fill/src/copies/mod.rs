@@ -108,6 +108,17 @@ impl Target {
         }
     }
 
+    /// Whether a copy of this name and size may have a place, before it is fetched.
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn check(&self, name: &str, size_bytes: u64) -> Result<(), Fault> {
+        match self {
+            Self::Directory(directory) => directory.check(name),
+            Self::Raw(raw) => raw.check(name, size_bytes),
+        }
+    }
+
     /// Gives a copy its name, in place of an older one. It is there after a power cut, too.
     ///
     /// # Errors

@@ -13,9 +13,8 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use store::raw::{Access, RawError, RawStore, names_in};
@@ -65,8 +64,33 @@ enum Order {
 pub struct RawTarget {
     path: PathBuf,
     staging: Staging,
-    free_bytes: Arc<AtomicU64>,
+    room: Arc<Mutex<Room>>,
     orders: Sender<Order>,
+}
+
+/// What is free.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Bytes that are free, or will be when no server reads them any more.
+    free_bytes: u64,
+    /// The largest object that there may be a place for, bytes.
+    largest_bytes: u64,
+}
+
+impl Room {
+    fn of(editor: &Editor) -> Self {
+        let waiting_bytes = editor.waiting_bytes();
+        let free_bytes = editor.free_bytes().saturating_add(waiting_bytes);
+        let largest_bytes = match waiting_bytes {
+            0 => editor.largest_free_bytes(),
+            // Beside what is free.
+            _ => free_bytes,
+        };
+        Self {
+            free_bytes,
+            largest_bytes,
+        }
+    }
 }
 
 impl RawTarget {
@@ -103,7 +127,7 @@ impl RawTarget {
         })
         .map_err(failed)?;
         let is_used = editor.names_from("").next().is_some();
-        let free_bytes = Arc::new(AtomicU64::new(left_bytes(&editor)));
+        let room = Arc::new(Mutex::new(Room::of(&editor)));
         let id = editor.base().geometry().id.to_string();
         drop(writing);
         if is_used && !staging.has_filled(&id) && !adopt {
@@ -115,15 +139,15 @@ impl RawTarget {
         }
         staging.note_filled(&id)?;
         let (orders, received) = channel();
-        let (store, free) = (path.to_owned(), Arc::clone(&free_bytes));
+        let (store, of_thread) = (path.to_owned(), Arc::clone(&room));
         std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || carry_out(&store, &received, &free, patience))
+            .spawn(move || carry_out(&store, &received, &of_thread, patience))
             .map_err(|error| format!("threads: {error}"))?;
         Ok(Self {
             path: path.to_owned(),
             staging,
-            free_bytes,
+            room,
             orders,
         })
     }
@@ -133,13 +157,8 @@ impl RawTarget {
     /// # Errors
     /// It cannot be read.
     pub fn look(path: &Path) -> Result<(Inventory, u64), String> {
-        let failed = |error: RawError| format!("target {}: {error}", path.display());
-        let raw =
-            RawStore::open(&names_in(path), Access::Read { direct: false }).map_err(failed)?;
-        let loaded = raw.load_locked().map_err(failed)?;
-        raw.unlock(loaded.catalogue.sequence());
-        let readers = raw.readers().map_err(failed)?;
-        let entries = loaded.catalogue.entries().iter();
+        let editor = load(path)?;
+        let entries = editor.base().entries().iter();
         let mut entries: Vec<&Entry> = entries.filter(|entry| is_name(&entry.name)).collect();
         entries.sort_by_key(|entry| entry.added);
         let pair = |entry: &Entry| {
@@ -151,7 +170,7 @@ impl RawTarget {
             (Name::from(&*entry.name), stamp)
         };
         let held = entries.into_iter().map(pair).collect();
-        Ok((held, left_bytes(&Editor::new(loaded.catalogue, &readers))))
+        Ok((held, Room::of(&editor).free_bytes))
     }
 
     /// The folder of partial objects.
@@ -163,7 +182,29 @@ impl RawTarget {
     /// Bytes that are free, or will be when no server reads them any more.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        self.free_bytes.load(Ordering::Relaxed)
+        self.room().free_bytes
+    }
+
+    fn room(&self) -> Room {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there may be a place for an object of this size, before it is fetched.
+    ///
+    /// # Errors
+    /// There is none, or the store cannot be read.
+    pub fn check(&self, name: &str, size_bytes: u64) -> Result<(), Fault> {
+        if size_bytes <= self.room().largest_bytes {
+            return Ok(());
+        }
+        // `atlas store` may have made room.
+        let editor = load(&self.path).map_err(|text| Fault::new(Kind::Local, text))?;
+        let room = Room::of(&editor);
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = room;
+        if size_bytes <= room.largest_bytes {
+            return Ok(());
+        }
+        Err(no_room(&self.path, name, size_bytes, room.largest_bytes))
     }
 
     /// What is there, the oldest first.
@@ -221,13 +262,26 @@ const fn is_locked(error: &WriteError) -> bool {
     )
 }
 
-/// Bytes that are free, or will be when no server reads them any more.
-fn left_bytes(editor: &Editor) -> u64 {
-    editor.free_bytes().saturating_add(editor.waiting_bytes())
+/// The store as it is, locked for as long as its list of objects is read.
+fn load(path: &Path) -> Result<Editor, String> {
+    let failed = |error: RawError| format!("target {}: {error}", path.display());
+    let raw = RawStore::open(&names_in(path), Access::Read { direct: false }).map_err(failed)?;
+    let loaded = raw.load_locked().map_err(failed)?;
+    raw.unlock(loaded.catalogue.sequence());
+    let readers = raw.readers().map_err(failed)?;
+    Ok(Editor::new(loaded.catalogue, &readers))
+}
+
+fn no_room(store: &Path, name: &str, wanted_bytes: u64, largest_bytes: u64) -> Fault {
+    let text = format!(
+        "{}: {name}: no room for {wanted_bytes} bytes in one piece: the largest free run has {largest_bytes}",
+        store.display()
+    );
+    Fault::new(Kind::NoSpace, text)
 }
 
 /// The thread: takes what waits, and makes one change of it.
-fn carry_out(store: &Path, orders: &Receiver<Order>, free_bytes: &AtomicU64, patience: Patience) {
+fn carry_out(store: &Path, orders: &Receiver<Order>, room: &Mutex<Room>, patience: Patience) {
     while let Ok(first) = orders.recv() {
         let mut batch = Batch::default();
         batch.take(first);
@@ -237,8 +291,8 @@ fn carry_out(store: &Path, orders: &Receiver<Order>, free_bytes: &AtomicU64, pat
             batch.take(next);
         }
         let changed = batch.change(store, patience);
-        if let Ok(free) = &changed {
-            free_bytes.store(*free, Ordering::Relaxed);
+        if let Ok(left) = &changed {
+            *room.lock().unwrap_or_else(PoisonError::into_inner) = *left;
         }
         batch.answer(changed.err().as_ref());
     }
@@ -285,11 +339,11 @@ impl Batch {
         }
     }
 
-    /// Changes the store, and notes the answers of what was done. Returns the bytes that are free.
+    /// Changes the store, and notes the answers of what was done. Returns what is free then.
     ///
     /// # Errors
     /// Nothing was done that has no answer.
-    fn change(&mut self, store: &Path, patience: Patience) -> Result<u64, Fault> {
+    fn change(&mut self, store: &Path, patience: Patience) -> Result<Room, Fault> {
         let failed = |error: WriteError| fault(store, &error);
         let mut attempts = patience.attempts;
         let opened = open_to_change(store, |_| {
@@ -328,7 +382,7 @@ impl Batch {
             finished.discard();
             self.answers.push((reply, Ok(())));
         }
-        Ok(left_bytes(&editor))
+        Ok(Room::of(&editor))
     }
 
     /// Finds room for all; who finds none is refused.
@@ -369,11 +423,7 @@ impl Batch {
             let (finished, name, reply) = self.placed.remove(unplaced.index);
             finished.discard();
             let (wanted, largest) = (unplaced.error.wanted_bytes, unplaced.error.largest_bytes);
-            let text = format!(
-                "{}: {name}: no room for {wanted} bytes in one piece: the largest free run has {largest}",
-                store.display()
-            );
-            let fault = Fault::new(Kind::NoSpace, text);
+            let fault = no_room(store, &name, wanted, largest);
             self.answers.push((reply, Err(fault)));
         }
     }

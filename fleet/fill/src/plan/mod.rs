@@ -138,10 +138,8 @@ pub enum Outcome {
     Described(Stamp),
     /// The origin does not have it.
     Absent,
-    /// It failed for a reason of its own: later again.
+    /// It failed: later again.
     Failed,
-    /// The origin failed: again as soon as that is asked again.
-    Postponed,
 }
 
 /// An object that is there.
@@ -315,15 +313,30 @@ impl Plan {
 
     /// What is to be done next; `is_open`: whether what nobody has asked for is fetched now.
     pub fn next_step(&mut self, now: Now, is_open: bool) -> Step {
+        self.step(now, is_open, false)
+    }
+
+    /// The same while the origin or this machine fails: an object may be why, so those that have not failed come first.
+    pub fn next_attempt(&mut self, now: Now, is_open: bool) -> Step {
+        self.step(now, is_open, true)
+    }
+
+    fn step(&mut self, now: Now, is_open: bool, is_attempt: bool) -> Step {
         self.wake(now);
         let step = loop {
-            let Some((key, name)) = self.queue.first_key_value() else {
+            let mut allowed = self
+                .queue
+                .iter()
+                .take_while(|(key, _)| is_open || key.class <= Class::Live);
+            let first = allowed.clone().next();
+            let mut other = None;
+            if is_attempt {
+                other = allowed.find(|(_, name)| !self.has_failed(name));
+            }
+            let Some((key, name)) = other.or(first) else {
                 break None;
             };
             let (key, name) = (key.clone(), Arc::clone(name));
-            if !is_open && key.class > Class::Live {
-                break None;
-            }
             match self.make_room(&key, &name) {
                 Room::Free => break Some(Step::Fetch(self.begin(&name))),
                 Room::Evict(names) => break Some(Step::Evict(names)),
@@ -379,7 +392,6 @@ impl Plan {
             }
             Outcome::Absent => self.note_absent(now, name),
             Outcome::Failed => self.retry(now, name, queued),
-            Outcome::Postponed => self.insert_queued(name, queued),
         }
     }
 
@@ -461,7 +473,7 @@ impl Plan {
             .sum()
     }
 
-    /// Whether the last attempt at an object failed for a reason of its own.
+    /// Whether the last attempt at an object failed.
     #[must_use]
     pub fn has_failed(&self, name: &str) -> bool {
         self.failures.contains_key(name)

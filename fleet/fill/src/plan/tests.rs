@@ -394,13 +394,25 @@ fn an_object_that_fails_waits_longer_each_time_and_then_for_the_next_listing() {
 }
 
 #[test]
-fn what_the_origin_failed_at_is_next_again() {
-    let mut plan = plan(None, &[], &[("a", 7), ("b", 1)]);
-    let job = fetch(&mut plan, at(0));
-    assert_eq!((plan.waiting_bytes(), plan.oldest_ms(at(9))), (8, 9));
-    plan.finished(at(10), &job.name, Outcome::Postponed);
-    assert_eq!(run(&mut plan, at(10)), ["a", "b"]);
-    assert_eq!(plan.oldest_ms(at(99)), 0);
+fn while_the_origin_fails_what_has_not_failed_is_tried_first() {
+    let mut plan = plan(None, &[], &[("a", 7), ("b", 1), ("c.m3u8", 1)]);
+    let attempt = |plan: &mut Plan, now_ms| {
+        let Step::Fetch(job) = plan.next_attempt(at(now_ms), true) else {
+            return String::new();
+        };
+        plan.finished(at(now_ms), &job.name, Outcome::Failed);
+        job.name.to_string()
+    };
+    assert_eq!(attempt(&mut plan, 0), "c.m3u8");
+    assert_eq!((plan.waiting_bytes(), plan.oldest_ms(at(9))), (9, 9));
+    // Also when it would be its turn again, and nothing that is not allowed.
+    assert_eq!(plan.next_attempt(at(5_000), false), Step::Idle);
+    assert_eq!(attempt(&mut plan, 5_000), "a");
+    assert_eq!(attempt(&mut plan, 10_000), "b");
+    assert_eq!(attempt(&mut plan, 15_000), "c.m3u8");
+    assert_eq!(attempt(&mut plan, 15_000), "a");
+    assert_eq!(run(&mut plan, at(60_000)), ["c.m3u8", "a", "b"]);
+    assert_eq!(plan.oldest_ms(at(99_000)), 0);
 }
 
 #[test]
@@ -524,7 +536,7 @@ fn sums_agree_after_any_steps() {
                         Outcome::Unchanged,
                         Outcome::Absent,
                         Outcome::Failed,
-                        Outcome::Postponed,
+                        Outcome::Failed,
                         described,
                         described,
                     ];
