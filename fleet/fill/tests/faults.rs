@@ -247,7 +247,11 @@ fn what_was_in_flight_when_the_origin_failed_does_not_end_its_wait() {
 
 #[test]
 fn one_object_that_is_refused_or_broken_is_no_failure_of_the_origin() {
-    for (status, code) in [(403, "InvalidObjectState"), (500, "InternalError")] {
+    for (status, code) in [
+        (403, "AccessDenied"),
+        (403, "InvalidObjectState"),
+        (500, "InternalError"),
+    ] {
         let status = Wrong::Status(status, String::new(), code.into());
         let (_origin, ended) = what_was_in_flight_comes(&status, "failed");
         assert_eq!(ended.of("waiting").len(), 0, "{:?}", ended.events);

@@ -289,6 +289,9 @@ fn fields_of(response: &HttpResponse) -> Fields {
     Fields(found)
 }
 
+/// S3's code for an object in an archive.
+const ARCHIVED: &str = "InvalidObjectState";
+
 /// What a reply of 400 and above means.
 async fn refusal(response: HttpResponse, stall: Duration) -> Fault {
     let status = response.status().as_u16();
@@ -317,8 +320,12 @@ async fn refusal(response: HttpResponse, stall: Duration) -> Fault {
 fn kind_of(status: u16, code: Option<&str>) -> Kind {
     match (status, code) {
         // S3 has 400 for these.
-        (400, Some("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired"))
-        | (401 | 403 | 407, _) => Kind::Denied,
+        (400, Some("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")) | (401 | 407, _) => {
+            Kind::Denied
+        }
+        // Nobody's credentials help.
+        (403, Some(ARCHIVED)) => Kind::Status,
+        (403, _) => Kind::Denied,
         // Not of an object: nothing there is known to be gone.
         (404, Some("NoSuchBucket" | "ContainerNotFound")) => Kind::Status,
         (404 | 410, _) => Kind::Absent,
@@ -330,12 +337,13 @@ fn kind_of(status: u16, code: Option<&str>) -> Kind {
 }
 
 fn said(status: u16, code: Option<&str>) -> String {
-    let code = code.map_or_else(String::new, |code| format!(" ({code})"));
-    let remedy = match status {
-        401 | 403 => "; see the credentials: they are read again before the next attempt",
+    let shown = code.map_or_else(String::new, |code| format!(" ({code})"));
+    let remedy = match (status, code) {
+        (403, Some(ARCHIVED)) => "; it is archived: restore it there",
+        (401 | 403, _) => "; see the credentials: they are read again before the next attempt",
         _ => "",
     };
-    format!("the origin says {status}{code}{remedy}")
+    format!("the origin says {status}{shown}{remedy}")
 }
 
 /// The code of an error of S3, Google or Azure: a word, and nothing else of the body.
@@ -414,6 +422,7 @@ mod tests {
             (400, None, Kind::Status),
             (401, None, Kind::Denied),
             (403, Some("AccessDenied"), Kind::Denied),
+            (403, Some("InvalidObjectState"), Kind::Status),
             (404, None, Kind::Absent),
             (404, Some("NoSuchKey"), Kind::Absent),
             (404, Some("NoSuchBucket"), Kind::Status),
@@ -434,6 +443,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(code_of("<Code>a b</Code>"), None);
+        assert!(said(403, Some("InvalidObjectState")).contains("restore it"));
     }
 
     #[test]
