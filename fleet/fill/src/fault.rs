@@ -40,7 +40,7 @@ pub enum Kind {
     Local,
     /// No space on this machine.
     NoSpace,
-    /// The name cannot be one here.
+    /// No file can be made here under this name.
     Name,
 }
 

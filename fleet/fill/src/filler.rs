@@ -38,7 +38,7 @@ use crate::stamp::Stamp;
 const ONCE_ATTEMPTS_MAX: u32 = 3;
 /// With `--once`: failures of the origin in a row.
 const ONCE_FAILURES_MAX: u32 = 5;
-/// How often credentials are read again at most, milliseconds: each time connections begin anew.
+/// Least time between two readings of the credentials, milliseconds: after each one connections are made anew.
 const RENEW_EVERY_MS: u64 = 500;
 /// How often progress is told where there is no terminal, and where there is one.
 const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(250)];
@@ -208,6 +208,45 @@ fn listen(
         }
     });
     Ok(receiver)
+}
+
+/// Fetches an object and gives it its place; if it can have none, nothing is fetched.
+async fn fetch_to(target: &Arc<Target>, fetcher: &Fetcher, job: &Fetch) -> Result<Placed, Fault> {
+    let size_bytes = job.listed.map_or(0, |it| it.size_bytes);
+    on_target(target, &job.name, move |target, name| {
+        target.check(name, size_bytes)
+    })
+    .await?;
+    match fetcher.fetch(job).await? {
+        Fetched::Unchanged => Ok(Placed::Unchanged),
+        Fetched::Described(stamp) => Ok(Placed::Described(stamp)),
+        Fetched::Whole {
+            finished,
+            verified,
+            resumed_bytes,
+        } => {
+            let stamp = finished.stamp;
+            on_target(target, &job.name, |target, name| {
+                target.place(finished, name)
+            })
+            .await?;
+            Ok(Placed::Stored {
+                stamp,
+                verified,
+                resumed_bytes,
+            })
+        }
+    }
+}
+
+async fn on_target(
+    target: &Arc<Target>,
+    name: &Name,
+    work: impl FnOnce(&Target, &str) -> Result<(), Fault> + Send + 'static,
+) -> Result<(), Fault> {
+    let (target, of_work) = (Arc::clone(target), Arc::clone(name));
+    let done = blocking(move || Ok(work(&target, &of_work))).await;
+    done.unwrap_or_else(|error| Err(Fault::of_io(name, &error)))
 }
 
 fn plan_config(settings: &Settings, mode: Mode, seed: u64) -> PlanConfig {
@@ -381,6 +420,13 @@ impl Filler {
         self.origin_health.is_failing() || self.local_backoff.failures() > 0
     }
 
+    /// Whether another fetch may begin. While something fails one object tries it, beside those that were in flight before.
+    fn may_start(&self) -> bool {
+        let due_ms = self.due_ms();
+        let is_tried = || self.jobs_began_ms.iter().any(|it| *it >= due_ms);
+        self.jobs.len() < self.settings.requests && !(self.is_failing() && is_tried())
+    }
+
     fn list_if_due(&mut self, now: Now) {
         let is_due = now.millis >= self.list_due_ms.max(self.origin_health.due_ms());
         if !is_due || !self.listings.is_empty() {
@@ -414,7 +460,9 @@ impl Filler {
                 self.count_failure(&fault);
                 self.list_due_ms = 0;
                 let random = &mut self.random;
-                let wait_ms = self.origin_health.all_failed(now.millis, &fault, random);
+                let wait_ms = self
+                    .origin_health
+                    .listing_failed(now.millis, &fault, random);
                 return self.origin_failed(&fault, wait_ms);
             }
         };
@@ -479,14 +527,8 @@ impl Filler {
         if now.millis < self.due_ms() {
             return wake_ms.min(self.due_ms());
         }
-        // While something fails, one object tries it. Those that were in flight before do not count.
-        let due_ms = self.due_ms();
-        let has_tried = |began_ms: &[u64]| began_ms.iter().any(|it| *it >= due_ms);
-        let is_failing = self.is_failing();
-        while self.jobs.len() < self.settings.requests
-            && !(is_failing && has_tried(&self.jobs_began_ms))
-        {
-            let step = if is_failing {
+        while self.may_start() {
+            let step = if self.is_failing() {
                 self.plan.next_attempt(now, is_open)
             } else {
                 self.plan.next_step(now, is_open)
@@ -508,35 +550,7 @@ impl Filler {
         let (fetcher, target) = (Arc::clone(&self.fetcher), Arc::clone(&self.target));
         self.jobs_began_ms.push(began_ms);
         self.jobs.spawn(async move {
-            // Nothing is fetched in vain.
-            let (name, of_check) = (Arc::clone(&job.name), Arc::clone(&target));
-            let size_bytes = job.listed.map_or(0, |it| it.size_bytes);
-            let checked = blocking(move || Ok(of_check.check(&name, size_bytes))).await;
-            let checked = checked.unwrap_or_else(|error| Err(Fault::of_io(&job.name, &error)));
-            let fetched = match checked {
-                Ok(()) => fetcher.fetch(&job).await,
-                Err(fault) => Err(fault),
-            };
-            let placed = match fetched {
-                Err(fault) => Err(fault),
-                Ok(Fetched::Unchanged) => Ok(Placed::Unchanged),
-                Ok(Fetched::Described(stamp)) => Ok(Placed::Described(stamp)),
-                Ok(Fetched::Whole {
-                    finished,
-                    verified,
-                    resumed_bytes,
-                }) => {
-                    let (stamp, name) = (finished.stamp, Arc::clone(&job.name));
-                    let placed = blocking(move || Ok(target.place(finished, &name))).await;
-                    let placed =
-                        placed.unwrap_or_else(|error| Err(Fault::of_io(&job.name, &error)));
-                    placed.map(|()| Placed::Stored {
-                        stamp,
-                        verified,
-                        resumed_bytes,
-                    })
-                }
-            };
+            let placed = fetch_to(&target, &fetcher, &job).await;
             (job, began_ms, placed)
         });
     }

@@ -3,7 +3,7 @@
 //! An origin that cannot be reached, or says that it is asked too fast, fails as a whole. One that refuses or breaks at
 //! objects does if [`FAILURES_IN_ROW_MAX`] of them fail one after the other: a bucket may have objects that are archived
 //! or belong to somebody else, and an origin that is busy refuses one request of many. An object that has failed before
-//! says nothing new. While the origin fails, every failure is its own. Pure: time and randomness come in as arguments.
+//! says nothing new. While the origin fails, every failure is the origin's. Pure: time and randomness come in as arguments.
 
 use crate::backoff::Backoff;
 use crate::fault::{Fault, Kind};
@@ -42,11 +42,11 @@ impl OriginHealth {
         let is_of_origin = fault.kind.is_of_origin()
             || self.is_failing()
             || self.failures_in_row >= FAILURES_IN_ROW_MAX;
-        is_of_origin.then(|| self.all_failed(now_ms, fault, random))
+        is_of_origin.then(|| self.backoff.failed(now_ms, fault.retry_after_ms, random))
     }
 
-    /// Takes a failure of what asks for no object, a listing: how long to wait, milliseconds.
-    pub fn all_failed(&mut self, now_ms: u64, fault: &Fault, random: &mut Random) -> u64 {
+    /// Takes a failure of a listing, which is always the origin's: how long to wait, milliseconds.
+    pub fn listing_failed(&mut self, now_ms: u64, fault: &Fault, random: &mut Random) -> u64 {
         self.backoff.failed(now_ms, fault.retry_after_ms, random)
     }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_origin_fails_each_attempt_that_fails_is_its_own() {
+    fn while_the_origin_fails_each_failure_is_the_origins() {
         let (mut health, mut random) = (OriginHealth::default(), Random::new(1));
         let connect = Fault::new(Kind::Connect, "");
         health.failed(0, &connect, false, &mut random);

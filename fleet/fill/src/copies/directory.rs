@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::Inventory;
@@ -113,25 +113,20 @@ impl Directory {
     /// A folder is in its place or a file in its folder's, or this user may not write there.
     pub fn check(&self, name: &str) -> Result<(), Fault> {
         let failed = |error: Errno| fault(name, error);
-        let (mut folder, leaf) = name.rsplit_once('/').unwrap_or(("", name));
-        match self.open_folder(folder) {
-            Ok(parent) => {
-                let found = rustix::fs::statat(&parent, leaf, AtFlags::SYMLINK_NOFOLLOW);
-                let is_folder = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
-                if found.is_ok_and(|it| is_folder(it.st_mode)) {
-                    return Err(failed(Errno::ISDIR));
-                }
-                check_writable(&parent).map_err(failed)
-            }
-            Err(Errno::NOENT) => loop {
-                folder = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
-                match self.open_folder(folder) {
-                    Err(Errno::NOENT) if !folder.is_empty() => {}
-                    found => return found.and_then(|it| check_writable(&it)).map_err(failed),
-                }
-            },
-            Err(error) => Err(failed(error)),
+        if self.open_folder(name).is_ok() {
+            return Err(failed(Errno::ISDIR));
         }
+        let mut folder = name;
+        let parent = loop {
+            folder = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
+            match self.open_folder(folder) {
+                // It will be made in the one above.
+                Err(Errno::NOENT) if !folder.is_empty() => {}
+                found => break found.map_err(failed)?,
+            }
+        };
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(&parent, ".", access, AtFlags::EACCESS).map_err(failed)
     }
 
     /// Gives a copy its name, in place of an older one. It is there after a power cut, too.
@@ -300,11 +295,6 @@ fn is_lost_and_found(entry: &io::Result<std::fs::DirEntry>) -> bool {
         .is_ok_and(|it| it.file_name() == OsStr::new("lost+found"))
 }
 
-fn check_writable(folder: &OwnedFd) -> Result<(), Errno> {
-    let access = Access::WRITE_OK | Access::EXEC_OK;
-    rustix::fs::accessat(folder, ".", access, AtFlags::EACCESS)
-}
-
 fn fault(name: &str, error: Errno) -> Fault {
     match error {
         Errno::ACCESS | Errno::PERM | Errno::ROFS => {
@@ -323,7 +313,8 @@ fn fault(name: &str, error: Errno) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
     use crate::partial::Partial;
@@ -402,17 +393,21 @@ mod tests {
             assert_eq!(fault("a", error).kind, Kind::Name);
         }
         assert_eq!(fault("a", Errno::IO).kind, Kind::Local);
-        std::fs::create_dir(folder.path().join("a")).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o555);
-        std::fs::set_permissions(folder.path().join("a"), mode).unwrap();
-        // Root may write anywhere.
-        let expected = if rustix::process::geteuid().is_root() {
-            None
-        } else {
-            Some(Kind::Name)
+        for (name, mode) in [("", 0o755), ("a", 0o555), ("b", 0o777)] {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        let check = || {
+            // Root may write anywhere, so the thread is nobody.
+            if rustix::process::geteuid().is_root() {
+                rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).unwrap();
+            }
+            ["a/c", "a/c/d", "b/c", "b/c/d"].map(|name| directory.check(name))
         };
-        let found = directory.check("a/b/c").err().map(|fault| fault.kind);
-        assert_eq!(found, expected);
+        let checked = std::thread::scope(|scope| scope.spawn(check).join().unwrap());
+        let kinds = checked.map(|it| it.err().map(|fault| fault.kind));
+        assert_eq!(kinds, [Some(Kind::Name), Some(Kind::Name), None, None]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Room {
         let free_bytes = editor.free_bytes().saturating_add(waiting_bytes);
         let largest_bytes = match waiting_bytes {
             0 => editor.largest_free_bytes(),
-            // Beside what is free.
+            // What waits may lie beside what is free.
             _ => free_bytes,
         };
         Self {
@@ -139,10 +139,10 @@ impl RawTarget {
         }
         staging.note_filled(&id)?;
         let (orders, received) = channel();
-        let (store, of_thread) = (path.to_owned(), Arc::clone(&room));
+        let (store, thread_room) = (path.to_owned(), Arc::clone(&room));
         std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || carry_out(&store, &received, &of_thread, patience))
+            .spawn(move || carry_out(&store, &received, &thread_room, patience))
             .map_err(|error| format!("threads: {error}"))?;
         Ok(Self {
             path: path.to_owned(),

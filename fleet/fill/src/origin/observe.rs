@@ -339,7 +339,7 @@ fn kind_of(status: u16, code: Option<&str>) -> Kind {
 fn said(status: u16, code: Option<&str>) -> String {
     let shown = code.map_or_else(String::new, |code| format!(" ({code})"));
     let remedy = match (status, code) {
-        (403, Some(ARCHIVED)) => "; it is archived: restore it there",
+        (403, Some(ARCHIVED)) => "; it is archived: restore it at the origin",
         (401 | 403, _) => "; see the credentials: they are read again before the next attempt",
         _ => "",
     };
